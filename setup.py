@@ -1,0 +1,61 @@
+"""Build of tidegs: pure Python plus torch-free C++ libraries with a C ABI, loaded by tidegs through ctypes.
+
+The compute kernels are compiled once for each instruction set of the target architecture; tidegs picks one at run
+time (tidegs/device/native.py). Nothing here needs torch, so an isolated `pip install .` downloads no second one.
+"""
+
+import glob
+import os
+import platform
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+BASE_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-Wall", "-Wextra", "-fno-math-errno", "-fvisibility=hidden"]
+X86_ISAS = {
+    "avx512": ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma", "-mprefer-vector-width=512"],
+    "avx2": ["-mavx2", "-mfma"],
+    "portable": [],
+}
+
+
+def headers() -> list[str]:
+    return sorted(glob.glob("csrc/**/*.hpp", recursive=True))
+
+
+def kernels(isa: str, flags: list[str]) -> Extension:
+    return Extension(
+        f"tidegs._kernels_{isa}",
+        sources=[f"csrc/isa/{isa}.cpp"],
+        depends=headers(),
+        include_dirs=["csrc"],
+        extra_compile_args=BASE_FLAGS + flags,
+        extra_link_args=["-pthread"],
+        language="c++",
+    )
+
+
+def extensions() -> list[Extension]:
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    isas = X86_ISAS if x86 else {"portable": []}
+    store = Extension(
+        "tidegs._store",
+        sources=sorted(glob.glob("csrc/store/*.cpp")),
+        depends=headers(),
+        include_dirs=["csrc"],
+        extra_compile_args=BASE_FLAGS,
+        extra_link_args=["-pthread"],
+        language="c++",
+    )
+    return [kernels(isa, flags) for isa, flags in isas.items()] + [store]
+
+
+class BuildExt(build_ext):
+    """Builds the libraries side by side on all cores."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count() or 1
+
+
+setup(packages=find_packages(include=["tidegs", "tidegs.*"]), ext_modules=extensions(), cmdclass={"build_ext": BuildExt})

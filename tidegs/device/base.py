@@ -1,0 +1,141 @@
+"""The seam between the trainer and a device: what a pass is made of, and what a device does with it.
+
+Invariant: nothing above this file knows where the arena lies or who rasterizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Literal, Protocol
+
+import numpy as np
+
+from tidegs.gaussians.layout import RecordLayout
+
+TILE_SIZE = 16  # pixels, as gsplat's default
+
+
+class BlockFlags(IntFlag):
+    """Where a pass stands among the passes that need a block. A step of one whole camera has all four set."""
+
+    FIRST_OF_CAMERA = 1  # `carry` holds nothing yet
+    LAST_OF_CAMERA = 2  # after this pass the camera's image-space gradients of the block are complete
+    FIRST_OF_STEP = 4  # `grads` holds nothing yet
+    LAST_OF_STEP = 8  # after this pass the block's gradients are complete: the optimizer runs
+    ALL = 15
+
+
+@dataclass(frozen=True)
+class View:
+    """A pinhole camera as a device sees it. Frames: scene frame -> OpenCV camera frame (x right, y down, z forward)."""
+
+    viewmat: np.ndarray  # float32 [4, 4], world to camera
+    K: np.ndarray  # float32 [3, 3], pixels; pixel centres at +0.5
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class RenderSettings:
+    """What gsplat.rasterization is told; same names, same defaults."""
+
+    sh_degree: int = 3  # bands in use, at most the layout's
+    near_plane: float = 0.01
+    far_plane: float = 1e10
+    eps2d: float = 0.3
+    radius_clip: float = 0.0
+    rasterize_mode: Literal["classic", "antialiased"] = "classic"
+    background: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """One optimizer step (Kingma & Ba 2015, eq. as in torch.optim.Adam), for visible rows only ("selective").
+
+    Learning rates by attribute, in the order means, quats, scales, opacities, sh0, shN. `step` counts from 1 and gives
+    the bias corrections, for all rows alike, as gsplat's SelectiveAdam does not correct; see docs/design.md.
+    """
+
+    lrs: tuple[float, float, float, float, float, float]
+    step: int
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-15
+
+
+@dataclass(frozen=True)
+class PassBlocks:
+    """The blocks of one pass, in ascending block id (which breaks depth ties), all resident."""
+
+    slots: np.ndarray  # int32 [n], arena slots
+    counts: np.ndarray  # int32 [n], rows in use
+    flags: np.ndarray  # uint8 [n], BlockFlags; read by backward only
+
+
+@dataclass(frozen=True)
+class Region:
+    """A contiguous range of the image's 16x16 tiles in Morton order; see tidegs.device.tiles. None means all."""
+
+    first: int
+    last: int  # exclusive
+
+
+@dataclass
+class BlockUpdates:
+    """What backward learned of each block of the pass; rows as in PassBlocks. Valid where LAST_OF_STEP was set."""
+
+    lo: np.ndarray  # float32 [n, 3], least mean of the rows in use, after the update
+    hi: np.ndarray  # float32 [n, 3], greatest mean
+    extent: np.ndarray  # float32 [n], greatest exp(scale) of any row and axis (one sigma, scene units)
+    visible: np.ndarray  # int32 [n], rows that the optimizer updated (radius > 0 in a camera of the step)
+    touched: np.ndarray  # bool [n], the slot's bytes changed (record or scratch)
+
+
+@dataclass
+class Frame:
+    """One whole image being rendered: planes are kept between the tile passes of a camera."""
+
+    image: np.ndarray  # float32 [3, height, width], rgb, background blended in
+    alpha: np.ndarray  # float32 [height, width]
+    depth: np.ndarray | None = None  # float32 [height, width], accumulated (gsplat "D"); on request
+
+
+@dataclass(frozen=True)
+class LossValue:
+    """Scalars of one image; `total` is what was differentiated."""
+
+    total: float
+    l1: float
+    ssim: float
+
+
+class Device(Protocol):
+    """One device. All calls come from one thread, except `upload` and `download`, each of which has its own."""
+
+    name: str
+
+    def open_arena(self, layout: RecordLayout, slots: int) -> None:
+        """Allocates the arena: `slots` slots of layout.slot_nbytes, once."""
+
+    def upload(self, host: list[np.ndarray], slots: list[int]) -> None:
+        """Copies host slots (uint8 [slot_nbytes] each) into arena slots; returns when they may be used."""
+
+    def download(self, slots: list[int], host: list[np.ndarray]) -> None:
+        """Copies arena slots into host slots; returns when they may be used."""
+
+    def new_frame(self, view: View, depth: bool = False) -> Frame: ...
+
+    def forward(
+        self, view: View, blocks: PassBlocks, settings: RenderSettings, frame: Frame, region: Region | None = None
+    ) -> None:
+        """Renders the region into the frame; keeps what `backward` of the same pass needs until the next forward."""
+
+    def loss(self, frame: Frame, target: np.ndarray, ssim_lambda: float, scale: float = 1.0) -> LossValue:
+        """(1 - ssim_lambda) L1 + ssim_lambda (1 - SSIM) against target (uint8 [height, width, 3]); its gradient with
+        respect to the image, times `scale`, stays with the frame for `backward`."""
+
+    def backward(self, frame: Frame, adam: AdamSettings) -> BlockUpdates:
+        """Differentiates the last forward pass, and updates each block whose LAST_OF_STEP flag is set."""
+
+    def close(self) -> None: ...
