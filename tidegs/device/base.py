@@ -54,7 +54,7 @@ class AdamSettings:
     """One optimizer step (Kingma & Ba 2015, eq. as in torch.optim.Adam), for visible rows only ("selective").
 
     Learning rates by attribute, in the order means, quats, scales, opacities, sh0, shN. `step` counts from 1 and gives
-    the bias corrections, for all rows alike, as gsplat's SelectiveAdam does not correct; see docs/design.md.
+    the bias corrections, for all rows alike (as torch.optim.SparseAdam does).
     """
 
     lrs: tuple[float, float, float, float, float, float]

@@ -1,0 +1,57 @@
+"""The seam between residency and the block store."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from tidegs.gaussians.layout import RecordLayout
+
+# One row of metadata for each block, kept in RAM and in every snapshot: at most 128 bytes.
+TABLE_DTYPE = np.dtype(
+    [
+        ("lo", np.float32, 3),  # least mean of the rows in use, scene frame
+        ("hi", np.float32, 3),  # greatest mean
+        ("extent", np.float32),  # greatest exp(scale) of any row and axis: one sigma
+        ("count", np.int32),  # rows in use; 0 marks a free block id
+        ("offset", np.int64),  # where the record lies in its file
+        ("generation", np.uint32),  # counts the writes of this block
+        ("crc", np.uint32),  # CRC32C of the stored bytes
+        ("planes", np.uint16),  # bit i: plane i of RECORD_PLANES + SCRATCH_PLANES is stored
+        ("kind", np.uint8),  # which file (size class) holds the record
+        ("flags", np.uint8),
+        ("event", np.int32),  # last deferred event that was settled
+        ("opacity_mass", np.float32),  # sum of sigmoid(opacity), as last settled
+        ("dead", np.int32),  # rows under the opacity threshold, as last settled
+    ]
+)
+
+
+class Store(Protocol):
+    """A block store. Thread-safe for calls on different blocks; `commit` runs alone.
+
+    Slots are uint8 arrays of at least layout.record_nbytes (layout.slot_nbytes where scratch planes are stored),
+    aligned to 4 KiB.
+    """
+
+    layout: RecordLayout
+    table: np.ndarray  # TABLE_DTYPE [blocks]; bounds are written by residency, places by the store
+
+    def read(self, blocks: list[int], slots: list[np.ndarray]) -> None:
+        """Reads the newest record of each block and verifies it; planes that are not stored are filled by their rule
+        (zero, or expanded from seed points)."""
+
+    def write(self, blocks: list[int], slots: list[np.ndarray], scratch: bool = False) -> None:
+        """Writes records to free extents, leaving out planes that are all zero; with `scratch`, the scratch planes
+        too (such a record never becomes part of a snapshot)."""
+
+    def commit(self, meta: bytes) -> int:
+        """Makes all that was written, and the table, the newest snapshot, with `meta` (the trainer's state) in it;
+        returns its generation."""
+
+    @property
+    def meta(self) -> bytes:
+        """The `meta` of the snapshot that was opened or last committed."""
+
+    def close(self) -> None: ...
