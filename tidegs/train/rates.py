@@ -1,0 +1,47 @@
+"""Learning rates and SH degree of a step. Pure functions of the settings and the step number, so a resume needs no state."""
+
+from __future__ import annotations
+
+import math
+
+from tidegs.config import TrainConfig
+from tidegs.device.base import AdamSettings, RenderSettings
+
+MEANS_DECAY = 0.01  # of the means' rate, reached at the last step (gsplat's ExponentialLR)
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-15
+
+
+def adam_settings(config: TrainConfig, step: int, extent: float) -> AdamSettings:
+    """Adam of one step, counted from 0. `extent` is the scene's, in scene units.
+
+    A step of b cameras uses rates times sqrt(b), betas to the power of b and eps over sqrt(b), which keeps the
+    noise of the updates (Grendel, arXiv 2406.18533, section 4.2; gsplat scales rates and eps alike).
+    """
+    b = config.batch_size
+    k = math.sqrt(b)
+    decay = MEANS_DECAY ** (step / max(1, config.max_steps))
+    return AdamSettings(
+        lrs=(
+            config.means_lr * extent * decay * k,
+            config.quats_lr * k,
+            config.scales_lr * k,
+            config.opacities_lr * k,
+            config.sh0_lr * k,
+            config.shN_lr * k,
+        ),
+        step=step + 1,
+        beta1=BETA1**b,
+        beta2=BETA2**b,
+        eps=EPS / k,
+    )
+
+
+def render_settings(config: TrainConfig, step: int) -> RenderSettings:
+    """How to render at a step: the SH degree in use rises by one every `sh_degree_interval` steps."""
+    return RenderSettings(
+        sh_degree=min(step // config.sh_degree_interval, config.sh_degree),
+        near_plane=config.near_plane,
+        far_plane=config.far_plane,
+        rasterize_mode="antialiased" if config.antialiased else "classic",
+        background=config.background,
+    )
