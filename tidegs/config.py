@@ -41,7 +41,9 @@ class TrainConfig:
     host_memory: str = option("auto", BUDGET, "cache of blocks in RAM behind the arena: 8GiB, 30%%, or auto")
     image_memory: str = option("1GiB", BUDGET, "decoded images kept ahead of the trainer")
     block_capacity: int = option(4096, BUDGET, "Gaussians a block: a multiple of 64 up to 8192", low=64, high=8192)
-    max_pass_blocks: int = option(0, BUDGET, "split passes that need more blocks than this; 0: only what must be", low=0)
+    max_pass_blocks: int = option(
+        0, BUDGET, "split passes that need more blocks than this; 0: only what must be", low=0
+    )
     threads: int = option(0, BUDGET, "threads of the CPU device; 0 for all cores", low=0)
 
     max_steps: int = option(30_000, RUN, "optimizer steps", low=0)
@@ -78,7 +80,7 @@ class TrainConfig:
         for f in dataclasses.fields(self):
             value = _coerce(f.name, getattr(self, f.name), hints[f.name])
             low, high = f.metadata.get("low"), f.metadata.get("high")
-            if low is not None and value < low or high is not None and value > high:
+            if (low is not None and value < low) or (high is not None and value > high):
                 bounds = f"at least {low}" if high is None else f"between {low} and {high}"
                 raise ConfigError(f"{f.name} is {value}; it must be {bounds}")
             object.__setattr__(self, f.name, value)
@@ -162,11 +164,13 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
     if origin is tuple:
         args = typing.get_args(hint)
         if not isinstance(value, (list, tuple)) or (Ellipsis not in args and len(value) != len(args)):
-            raise ConfigError(f"{name} is {value!r}; expected {'numbers' if Ellipsis in args else f'{len(args)} numbers'}")
+            raise ConfigError(
+                f"{name} is {value!r}; expected {'numbers' if Ellipsis in args else f'{len(args)} numbers'}"
+            )
         return tuple(_coerce(name, v, args[0]) for v in value)
     if isinstance(hint, types.UnionType):
         hint = next(a for a in typing.get_args(hint) if a is not type(None))
-    if hint is bool and isinstance(value, bool) or hint is str and isinstance(value, str):
+    if (hint is bool and isinstance(value, bool)) or (hint is str and isinstance(value, str)):
         return value
     if hint in (int, float) and not isinstance(value, bool):
         try:

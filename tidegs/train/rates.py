@@ -1,4 +1,4 @@
-"""Learning rates and SH degree of a step. Pure functions of the settings and the step number, so a resume needs no state."""
+"""Learning rates and SH degree of a step: pure functions of settings and step number, so a resume needs no state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result folder, laid out as gsplat's: `cfg.yml ckpts/ ply/ renders/ stats/`, and `run.json` that says what produced it.
+"""A result folder, laid out as gsplat's: `cfg.yml ckpts/ ply/ renders/ stats/`; `run.json` says what produced it.
 
 Invariant: what `run.json` states (input, transform, store, split) is all that eval, render and export need.
 """

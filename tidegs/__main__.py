@@ -1,0 +1,7 @@
+"""`python -m tidegs`."""
+
+import sys
+
+from tidegs.cli.main import main
+
+sys.exit(main())
