@@ -8,7 +8,7 @@ import pytest
 import torch
 from gsplat.cuda import _torch_impl as gs
 
-from tests.reference.rasterize import ALPHA_THRESHOLD, render, visible_radii
+from tests.reference.rasterize import ALPHA_THRESHOLD, _Splats, render, visible_radii
 
 SH_C0 = 0.28209479177387814
 
