@@ -1,4 +1,4 @@
-"""The content of a COLMAP model as plain data: camera models, cameras, images. Poses and units are those of the files."""
+"""The content of a COLMAP model as plain data. Poses and units are those of the files, unchanged."""
 
 from __future__ import annotations
 
