@@ -228,7 +228,6 @@ def test_radii_agree_with_gsplat_where_opacity_does_not_bind():
 
 
 def test_tiles_agree_with_gsplat():
-    from tests.reference.rasterize import _Splats
 
     g = torch.Generator().manual_seed(0)
     xy = torch.rand(200, 2, generator=g) * 120 - 10
