@@ -1,0 +1,98 @@
+"""A generated city as an object: it can be looked at (`render_view`) and scanned (`sample_points`).
+
+Frame: metres, x east, y north, z up, ground at z = 0, centred on the origin; inside a dome that carries the sky.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegs.data.synth_cast import render_rows, seen_from
+from tidegs.data.synth_hash import seed_key
+from tidegs.data.synth_layout import Solids, lay_out
+from tidegs.data.synth_sample import face_table, fill_points
+from tidegs.errors import ConfigError
+
+MIN_EXTENT, MAX_EXTENT = 50.0, 20_000.0  # metres
+
+
+@dataclass(frozen=True)
+class City:
+    """The solids of a city; see `generate_city`."""
+
+    seed: int
+    extent: tuple[float, float]  # metres along x and y
+    solids: Solids
+
+    def sample_points(
+        self,
+        n: int,
+        seed: int = 0,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        noise: float = 0.0,
+        sky_share: float = 0.0,
+        footprint: float = 0.15,
+        chunk: int = 1 << 20,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Points start .. stop of a set of n, as chunks (xyz float64 [m, 3] metres, rgb uint8 [m, 3]), never held whole.
+
+        Uniform by area over what is not buried in another solid (the ground outside the city ten times sparser), in
+        hashed order: successive points are anywhere. Any range gives the same points as the whole.
+        noise: standard deviation of each coordinate, metres. sky_share: fraction of points on the sky's dome.
+        footprint: width in metres over which colours are averaged.
+        """
+        faces = face_table(self.solids, sky_share)
+        key = seed_key(seed, 3)
+        stop = n if stop is None else stop
+        for at in range(start, stop, chunk):
+            m = min(chunk, stop - at)
+            xyz, rgb = np.empty((m, 3)), np.empty((m, 3), np.uint8)
+            fill_points(self.solids, faces, key, n, at, footprint, noise, xyz, rgb)
+            yield xyz, rgb
+
+    def visible(self, viewmat: np.ndarray, K: np.ndarray, width: int, height: int, xyz: np.ndarray) -> np.ndarray:
+        """bool [n]: which points (float64 [n, 3]) fall inside the image and are not hidden from its camera."""
+        cam = xyz @ viewmat[:3, :3].T + viewmat[:3, 3]
+        z = np.where(cam[:, 2] > 0.05, cam[:, 2], np.nan)
+        u, v = K[0, 0] * cam[:, 0] / z + K[0, 2], K[1, 1] * cam[:, 1] / z + K[1, 2]
+        seen = (u >= 0.0) & (u < width) & (v >= 0.0) & (v < height)
+        seen_from(self.solids, _eye(viewmat), np.ascontiguousarray(xyz), 0.02, seen)
+        return seen
+
+
+def generate_city(seed: int = 0, extent: float | tuple[float, float] = 200.0) -> City:
+    """A city of extent metres (one number: a square) in blocks of about 50 m; the same seed gives the same city.
+
+    Raises ConfigError where the extent is not between 50 m and 20 km.
+    """
+    x, y = (extent, extent) if isinstance(extent, (int, float)) else extent
+    if not all(math.isfinite(e) and MIN_EXTENT <= e <= MAX_EXTENT for e in (x, y)):
+        raise ConfigError(f"extent {x} x {y} m is not between {MIN_EXTENT:g} and {MAX_EXTENT:g} m on each side")
+    return City(seed, (float(x), float(y)), lay_out(seed, (float(x), float(y))))
+
+
+def render_view(
+    city: City, viewmat: np.ndarray, K: np.ndarray, width: int, height: int, samples: int = 2
+) -> np.ndarray:
+    """What a pinhole camera sees, ray-cast with samples x samples rays a pixel: uint8 [height, width, 3], RGB.
+
+    viewmat [4, 4]: city frame to OpenCV camera frame; K [3, 3] pixels, pixel centres at +0.5. The camera must be inside
+    the dome and above the ground, else ConfigError.
+    """
+    eye = _eye(viewmat)
+    if eye[2] <= 0.0 or np.linalg.norm(eye) >= city.solids.dome:
+        raise ConfigError(f"camera at {np.round(eye, 2).tolist()} is under the ground or outside the sky's dome")
+    image = np.empty((height, width, 3), np.uint8)
+    rot = np.ascontiguousarray(viewmat[:3, :3].T, np.float64)
+    render_rows(city.solids, rot, eye, np.array([K[0, 0], K[1, 1], K[0, 2], K[1, 2]], np.float64), samples, image)
+    return image
+
+
+def _eye(viewmat: np.ndarray) -> np.ndarray:
+    return np.asarray(-viewmat[:3, :3].T @ viewmat[:3, 3], np.float64)
