@@ -1,0 +1,169 @@
+"""From a step to its passes: what is rendered when, and which blocks each pass needs.
+
+Invariant: the sequence of passes depends on the cameras, the bounds and the most blocks a pass may have, and on nothing
+else; a block is in the passes of exactly those regions of a camera that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tidegs.device.base import BlockFlags, PassBlocks, Region, RenderSettings, View
+from tidegs.residency.regions import split_view
+from tidegs.residency.visibility import Bounds, needed_blocks, view_planes
+
+Phase = Literal["forward", "whole", "backward", "render"]
+BACKWARD_PHASES = ("whole", "backward")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch of cameras (indices into the views) and one optimizer update."""
+
+    index: int
+    cameras: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One pass of one camera of a step.
+
+    phase "whole": forward, then the loss (the image is complete now), then backward. Each camera has exactly one, and
+    a camera that fits has nothing else (`region` None). A camera that is split has "forward" passes before it, over
+    the regions from the last to the second, in descending order; its "whole" pass renders the first region; then come
+    "backward" passes (forward again, then backward) over the second to the last region, in ascending order.
+    phase "render": forward only, for images without gradients; regions in ascending order.
+    """
+
+    step: int
+    camera: int
+    position: int  # of the camera in its batch
+    phase: Phase
+    region: Region | None
+    ids: np.ndarray  # int32 [n], blocks, ascending
+    flags: np.ndarray  # uint8 [n], BlockFlags; zero in passes without a backward
+    first_of_camera: bool
+    last_of_camera: bool
+    last_of_step: bool
+
+    @property
+    def has_backward(self) -> bool:
+        return self.phase in BACKWARD_PHASES
+
+
+@dataclass(frozen=True)
+class Pass(PassPlan):
+    """A pass whose blocks are resident, from when it is handed out until `Residency.done`."""
+
+    blocks: PassBlocks
+
+
+class PassPlanner:
+    """Plans the passes of steps from bounds and views."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        views: Callable[[int], View],
+        settings: RenderSettings,
+        capacity: int,
+        inflate: float = 0.0,
+    ) -> None:
+        """`capacity`: most blocks a pass may have. `inflate`: 0 for exact sets, more for predictions."""
+        self.bounds, self.views, self.settings = bounds, views, settings
+        self.capacity, self.inflate = capacity, inflate
+        self._planes: dict[int, np.ndarray] = {}
+
+    def planes(self, camera: int) -> np.ndarray:
+        """Half-spaces of a whole view, kept: 192 bytes a camera."""
+        found = self._planes.get(camera)
+        if found is None:
+            found = self._planes[camera] = view_planes(self.views(camera), self.settings, None, self.inflate)
+        return found
+
+    def needed(self, camera: int) -> np.ndarray:
+        """Blocks of a camera by the bounds as they are now, int32, ascending."""
+        return needed_blocks(self.bounds, self.planes(camera))
+
+    def step(self, step: Step, render: bool = False) -> list[PassPlan]:
+        """The passes of a step, by the bounds as they are now. Raises CapacityError."""
+        parts = [
+            _Part(position, camera, *part)
+            for position, camera in enumerate(step.cameras)
+            for part in self._camera(camera, render)
+        ]
+        return [
+            PassPlan(
+                step=step.index,
+                camera=part.camera,
+                position=part.position,
+                phase=part.phase,
+                region=part.region,
+                ids=part.ids,
+                flags=flags,
+                first_of_camera=i == 0 or parts[i - 1].position != part.position,
+                last_of_camera=i == len(parts) - 1 or parts[i + 1].position != part.position,
+                last_of_step=i == len(parts) - 1,
+            )
+            for i, (part, flags) in enumerate(zip(parts, _all_flags(parts), strict=True))
+        ]
+
+    def _camera(self, camera: int, render: bool) -> list[tuple[Phase, Region | None, np.ndarray]]:
+        ids = self.needed(camera)
+        if len(ids) <= self.capacity:
+            return [("render" if render else "whole", None, ids)]
+        # Half the capacity, so that the next region can be loaded while one is being rendered.
+        limit = max(1, self.capacity // 2)
+        split = split_view(self.bounds, self.views(camera), self.settings, ids, limit, self.capacity, self.inflate)
+        if render:
+            return [("render", part.region, part.ids) for part in split]
+        return [
+            *[("forward", part.region, part.ids) for part in split[:0:-1]],
+            ("whole", split[0].region, split[0].ids),
+            *[("backward", part.region, part.ids) for part in split[1:]],
+        ]
+
+
+class _Part(NamedTuple):
+    position: int
+    camera: int
+    phase: Phase
+    region: Region | None
+    ids: np.ndarray
+
+
+_ALL_SET = np.full(1 << 14, BlockFlags.ALL, np.uint8)
+_ALL_SET.flags.writeable = False
+
+
+def _all_flags(parts: list[_Part]) -> list[np.ndarray]:
+    """BlockFlags of each pass of a step."""
+    if len(parts) == 1 and parts[0].phase == "whole" and len(parts[0].ids) <= len(_ALL_SET):
+        return [_ALL_SET[: len(parts[0].ids)]]
+    flags = [np.zeros(len(part.ids), np.uint8) for part in parts]
+    backward = [i for i, part in enumerate(parts) if part.phase in BACKWARD_PHASES]
+    by_camera: dict[int, list[int]] = {}
+    for i in backward:
+        by_camera.setdefault(parts[i].position, []).append(i)
+    _mark_ends(parts, flags, backward, BlockFlags.FIRST_OF_STEP, BlockFlags.LAST_OF_STEP)
+    for group in by_camera.values():
+        _mark_ends(parts, flags, group, BlockFlags.FIRST_OF_CAMERA, BlockFlags.LAST_OF_CAMERA)
+    return flags
+
+
+def _mark_ends(parts: list[_Part], flags: list[np.ndarray], which: list[int], first: int, last: int) -> None:
+    """Marks the first and the last pass of each block among the passes `which`."""
+    if not which:
+        return
+    ids = np.concatenate([parts[i].ids for i in which])
+    marks = np.zeros(len(ids), np.uint8)
+    marks[np.unique(ids, return_index=True)[1]] |= first
+    marks[len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]] |= last
+    at = 0
+    for i in which:
+        flags[i] |= marks[at : at + len(flags[i])]
+        at += len(flags[i])
