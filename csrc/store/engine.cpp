@@ -1,0 +1,222 @@
+// The I/O engine: reads and writes batches of records with several requests in flight.
+// Invariant: a record whose status is 0 was transferred whole, and on reads its header and checksum were right.
+// Records that touch each other in a file travel in one request; planes are scattered straight into the slots.
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "store/crc32c.hpp"
+#include "store/pool.hpp"
+#include "store/record.hpp"
+
+namespace tidegs::store {
+namespace {
+
+using Transfer = ssize_t (*)(int, const struct iovec*, int, off_t);
+
+constexpr size_t kRunBytes = 4 << 20;
+constexpr size_t kRunRecords = 64;  // at most 10 segments each: under IOV_MAX
+
+ssize_t sys_preadv(int fd, const struct iovec* iov, int n, off_t at) { return ::preadv(fd, iov, n, at); }
+ssize_t sys_pwritev(int fd, const struct iovec* iov, int n, off_t at) { return ::pwritev(fd, iov, n, at); }
+
+struct Free {
+    void operator()(uint8_t* p) const { std::free(p); }
+};
+using Buffer = std::unique_ptr<uint8_t, Free>;
+
+Buffer aligned(size_t n) { return Buffer(static_cast<uint8_t*>(std::aligned_alloc(kPage, n))); }
+
+// Moves the whole range, however short the single transfers are; returns 0, an errno or kEndOfFile.
+int32_t transfer_all(Transfer call, int fd, std::vector<struct iovec>& iov, off_t at, size_t left) {
+    size_t first = 0;
+    while (left) {
+        const ssize_t got = call(fd, iov.data() + first, static_cast<int>(iov.size() - first), at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return errno ? errno : EIO;
+        if (got == 0) return kEndOfFile;
+        at += got;
+        left -= got;
+        size_t skip = got;
+        while (skip && skip >= iov[first].iov_len) skip -= iov[first++].iov_len;
+        if (skip) {
+            iov[first].iov_base = static_cast<uint8_t*>(iov[first].iov_base) + skip;
+            iov[first].iov_len -= skip;
+        }
+    }
+    return 0;
+}
+
+void append(std::vector<struct iovec>& iov, uint8_t* p, size_t n) {
+    if (!iov.empty() && static_cast<uint8_t*>(iov.back().iov_base) + iov.back().iov_len == p)
+        iov.back().iov_len += n;
+    else
+        iov.push_back({p, n});
+}
+
+}  // namespace
+
+class Engine {
+   public:
+    Engine(const Layout& layout, int threads, Transfer read, Transfer write)
+        : layout_(layout), read_(read ? read : sys_preadv), write_(write ? write : sys_pwritev), pool_(threads) {}
+
+    int64_t read(Request* r, size_t n) {
+        return batch(r, n, [&](Request** run, size_t m) { read_run(run, m); });
+    }
+    int64_t write(Request* r, size_t n) {
+        return batch(r, n, [&](Request** run, size_t m) { write_run(run, m); });
+    }
+    void scan(Request* r, size_t n) {
+        pool_.run(n, [&](size_t i) { r[i].planes = nonzero_planes(layout_, r[i]); });
+    }
+
+   private:
+    // Sorts the records by place, cuts them into runs of touching ones, and works on the runs; returns the failures.
+    int64_t batch(Request* r, size_t n, const std::function<void(Request**, size_t)>& work) {
+        std::vector<Request*> order(n);
+        for (size_t i = 0; i < n; ++i) order[i] = r + i;
+        std::sort(order.begin(), order.end(), [](const Request* a, const Request* b) {
+            return a->fd != b->fd ? a->fd < b->fd : a->offset < b->offset;
+        });
+        std::vector<size_t> starts;
+        size_t bytes = 0;
+        for (size_t i = 0; i < n; ++i) {
+            const size_t size = kPage + payload_nbytes(layout_, *order[i]);
+            const bool touches = i && order[i]->fd == order[i - 1]->fd &&
+                                 order[i]->offset == order[i - 1]->offset + static_cast<int64_t>(
+                                     kPage + payload_nbytes(layout_, *order[i - 1]));
+            if (!touches || bytes + size > kRunBytes || i - starts.back() == kRunRecords) {
+                starts.push_back(i);
+                bytes = 0;
+            }
+            bytes += size;
+        }
+        starts.push_back(n);
+        pool_.run(starts.size() - 1, [&](size_t k) { work(&order[starts[k]], starts[k + 1] - starts[k]); });
+        return std::count_if(r, r + n, [](const Request& q) { return q.status != 0; });
+    }
+
+    // Scratch pages of a run: a header page each, and the payload where seeds are to be expanded.
+    uint8_t* segments(Request** run, size_t n, bool reading, std::vector<struct iovec>& iov, Buffer& pages,
+                      std::vector<uint8_t*>& at, size_t* total) {
+        size_t need = 0;
+        for (size_t i = 0; i < n; ++i)
+            need += kPage + (reading && run[i]->kind == kSeedKind ? seed_nbytes(layout_) : 0);
+        pages = aligned(need);
+        if (!pages) return nullptr;
+        uint8_t* p = pages.get();
+        *total = 0;
+        for (size_t i = 0; i < n; ++i) {
+            const Request& r = *run[i];
+            at.push_back(p);
+            append(iov, p, kPage);
+            p += kPage;
+            if (r.kind == kSeedKind) {
+                append(iov, reading ? p : r.slot, seed_nbytes(layout_));
+                if (reading) p += seed_nbytes(layout_);
+            } else {
+                for (int k = 0; k < kPlanes; ++k)
+                    if (r.planes >> k & 1) append(iov, r.slot + layout_.offset[k], layout_.nbytes[k]);
+            }
+            *total += kPage + payload_nbytes(layout_, r);
+        }
+        return pages.get();
+    }
+
+    uint32_t payload_crc(const Request& r, const uint8_t* seeds) const {
+        if (r.kind == kSeedKind) return crc32c(0, seeds, seed_nbytes(layout_));
+        uint32_t crc = 0;
+        for (int k = 0; k < kPlanes; ++k)
+            if (r.planes >> k & 1) crc = crc32c(crc, r.slot + layout_.offset[k], layout_.nbytes[k]);
+        return crc;
+    }
+
+    static void fail(Request** run, size_t n, int32_t status) {
+        for (size_t i = 0; i < n; ++i) run[i]->status = status;
+    }
+
+    void read_run(Request** run, size_t n) {
+        std::vector<struct iovec> iov;
+        std::vector<uint8_t*> pages;
+        Buffer buffer;
+        size_t total;
+        if (!segments(run, n, true, iov, buffer, pages, &total)) return fail(run, n, ENOMEM);
+        const int32_t status = transfer_all(read_, run[0]->fd, iov, run[0]->offset, total);
+        if (status) return fail(run, n, status);
+        for (size_t i = 0; i < n; ++i) {
+            Request& r = *run[i];
+            const uint8_t* seeds = pages[i] + kPage;
+            r.status = check_header(layout_, r, pages[i]);
+            if (r.status) continue;
+            if (payload_crc(r, seeds) != r.crc) {
+                r.status = kBadPayload;
+                continue;
+            }
+            if (r.kind == kSeedKind)
+                expand_seeds(layout_, r, seeds);
+            else
+                zero_missing(layout_, r);
+        }
+    }
+
+    void write_run(Request** run, size_t n) {
+        std::vector<struct iovec> iov;
+        std::vector<uint8_t*> pages;
+        Buffer buffer;
+        size_t total;
+        if (!segments(run, n, false, iov, buffer, pages, &total)) return fail(run, n, ENOMEM);
+        for (size_t i = 0; i < n; ++i) {
+            run[i]->crc = payload_crc(*run[i], run[i]->slot);
+            fill_header(layout_, *run[i], pages[i]);
+        }
+        fail(run, n, transfer_all(write_, run[0]->fd, iov, run[0]->offset, total));
+    }
+
+    const Layout layout_;
+    const Transfer read_, write_;
+    Pool pool_;
+};
+
+}  // namespace tidegs::store
+
+#define TIDEGS_API extern "C" __attribute__((visibility("default")))
+
+using tidegs::store::Engine;
+
+TIDEGS_API Engine* tidegs_store_engine_new(const tidegs::store::Layout* layout, int threads,
+                                           ssize_t (*read)(int, const struct iovec*, int, off_t),
+                                           ssize_t (*write)(int, const struct iovec*, int, off_t)) {
+    try {
+        return new Engine(*layout, threads, read, write);
+    } catch (const std::exception&) {  // no thread could be started
+        return nullptr;
+    }
+}
+
+TIDEGS_API void tidegs_store_engine_free(Engine* engine) { delete engine; }
+
+// Each returns the number of records whose status is not 0.
+TIDEGS_API int64_t tidegs_store_read(Engine* engine, tidegs::store::Request* r, int64_t n) { return engine->read(r, n); }
+TIDEGS_API int64_t tidegs_store_write(Engine* engine, tidegs::store::Request* r, int64_t n) {
+    return engine->write(r, n);
+}
+
+// Sets `planes` of each request to the planes of its slot that are not all zero.
+TIDEGS_API void tidegs_store_scan(Engine* engine, tidegs::store::Request* r, int64_t n) { engine->scan(r, n); }
+
+TIDEGS_API uint32_t tidegs_store_crc32c(uint32_t crc, const void* data, int64_t n) {
+    return tidegs::store::crc32c(crc, data, n);
+}
+TIDEGS_API uint32_t tidegs_store_crc32c_software(uint32_t crc, const void* data, int64_t n) {
+    return tidegs::store::crc32c_software(crc, data, n);
+}
+TIDEGS_API const char* tidegs_store_crc32c_name() { return tidegs::store::crc32c_name(); }

@@ -1,0 +1,128 @@
+"""Every file operation of the store goes through one object of this class, so that tests can fail any of them.
+
+Invariant: nothing else in tidegs/store opens, reads, writes, syncs or names files of a store.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
+
+
+class Files:
+    """The system's file operations; errors are OSError. Short transfers and EINTR are dealt with here."""
+
+    # Replacements of preadv and pwritev for the record engine (ctypes function pointers); None: the system's.
+    read_call: Callable | None = None
+    write_call: Callable | None = None
+
+    def open(self, path: Path, flags: int) -> int:
+        """Opens (and creates, with O_CREAT) a file; returns its descriptor."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+
+    def open_direct(self, path: Path, flags: int) -> tuple[int, bool]:
+        """Opens past the page cache where the file system allows; returns the descriptor and whether it did."""
+        try:
+            return self.open(path, flags | os.O_DIRECT), True
+        except OSError as e:
+            if e.errno not in _NOT_DIRECT:
+                raise
+            return self.open(path, flags), False
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def pread(self, fd: int, nbytes: int, offset: int) -> bytes:
+        """One read call; may be short."""
+        return os.pread(fd, nbytes, offset)
+
+    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        """One write call; may be short."""
+        return os.pwrite(fd, data, offset)
+
+    def read_all(self, fd: int, nbytes: int, offset: int) -> bytes:
+        """Up to `nbytes`, less only where the file ends."""
+        parts = []
+        while nbytes:
+            try:
+                part = self.pread(fd, nbytes, offset)
+            except InterruptedError:
+                continue
+            if not part:
+                break
+            parts.append(part)
+            nbytes -= len(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def write_all(self, fd: int, data: bytes, offset: int) -> None:
+        """Writes all of `data`."""
+        view = memoryview(data)
+        while view:
+            try:
+                done = self.pwrite(fd, view, offset)
+            except InterruptedError:
+                continue
+            if done == 0:
+                raise OSError(errno.EIO, "a write made no progress")
+            view = view[done:]
+            offset += done
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def fsync_folder(self, folder: Path) -> None:
+        """Makes names created, renamed and removed in the folder durable."""
+        fd = self.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Makes the file at least `size` long, with space behind it where the file system can promise that."""
+        have = self.size(fd)
+        if size <= have:
+            return
+        try:
+            os.posix_fallocate(fd, have, size - have)
+        except OSError as e:
+            if e.errno not in _NOT_DIRECT:
+                raise
+            self.truncate(fd, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def drop_cache(self, fd: int) -> None:
+        """Lets go of cached pages of a file that could not be opened for direct I/O."""
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def listdir(self, folder: Path) -> list[str]:
+        return sorted(os.listdir(folder))
+
+    def mkdir(self, folder: Path) -> None:
+        """Makes the folder and its parents; one that exists is fine."""
+        os.makedirs(folder, exist_ok=True)
+
+    def lock(self, fd: int, exclusive: bool) -> bool:
+        """Takes an advisory lock without waiting; False where another process (or descriptor) holds it."""
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
