@@ -24,6 +24,7 @@ class ColmapModel:
     """A model as read: poses and ids of the files, points left on disk."""
 
     folder: Path
+    cameras_path: Path
     cameras: dict[int, ColmapCamera]
     images: tuple[ColmapImage, ...]  # sorted by name
     points_path: Path | None
@@ -66,7 +67,9 @@ def read_colmap(root: Path) -> ColmapModel:
     for camera_id in {i.camera_id for i in images}:
         _check_camera(cameras_path, by_id[camera_id])
     points_path = next((p for s in (suffix, ".bin", ".txt") if (p := folder / f"points3D{s}").is_file()), None)
-    return ColmapModel(folder, by_id, tuple(sorted(images, key=lambda i: i.name)), points_path, tuple(warnings))
+    return ColmapModel(
+        folder, cameras_path, by_id, tuple(sorted(images, key=lambda i: i.name)), points_path, tuple(warnings)
+    )
 
 
 def _folders(root: Path, depth: int) -> Iterator[Path]:
@@ -83,7 +86,7 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
 
 
 def _suffix(folder: Path) -> str:
-    """".bin" or ".txt", whichever is complete, binary first; empty where neither is."""
+    """ ".bin" or ".txt", whichever is complete, binary first; empty where neither is."""
     for suffix in (".bin", ".txt"):
         if all((folder / f"{stem}{suffix}").is_file() for stem in ("cameras", "images")):
             return suffix
@@ -160,6 +163,8 @@ def _check_camera(path: Path, camera: ColmapCamera) -> None:
         raise SceneError(
             f"{where} has the size {camera.width}x{camera.height}; correct width and height or export again"
         )
+    if camera.model == "EQUIRECTANGULAR":
+        raise SceneError(f"{where} cannot become a pinhole camera; cut the panoramas into perspective images first")
     fields = CAMERA_MODELS[MODEL_IDS[camera.model]][1]
     for name, value in zip(fields, camera.params, strict=True):
         if not math.isfinite(value):

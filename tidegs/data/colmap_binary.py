@@ -24,7 +24,8 @@ class _Reader:
     """A file read by position, where running out of bytes is a SceneError that names the file and the field."""
 
     def __init__(self, path: Path, what: str, least: int) -> None:
-        self.path, self.file, self.at = path, open(path, "rb", buffering=0), 0
+        self.path, self.at = path, 0
+        self.file = open(path, "rb", buffering=0)  # noqa: SIM115  closed in __exit__
         self.size = os.fstat(self.file.fileno()).st_size
         self.count = struct.unpack("<Q", self.take(8, f"the number of {what}"))[0]
         if self.count * least > self.size - 8:
@@ -110,16 +111,18 @@ def _take_name(f: _Reader, where: str) -> str:
 def read_points_bin(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Chunks (xyz float64 [n, 3], rgb uint8 [n, 3]) of a points3D.bin in file order, through one buffer of 16 MiB."""
     with _Reader(path, "points", _POINT_HEAD) as f:
-        left, buffer = int(f.count), np.empty(_BUFFER, np.uint8)
+        left, buffer = int(f.count), bytearray(_BUFFER)
+            data = np.frombuffer(buffer, np.uint8)
         while left:
-            got = os.preadv(f.file.fileno(), [memoryview(buffer)], f.at)
+            got = os.preadv(f.file.fileno(), [buffer], f.at)
             rows = min(left, got // _POINT_HEAD)
             xyz, rgb = np.empty((rows, 3)), np.empty((rows, 3), np.uint8)
-            n, used = _parse_points(buffer[:got], xyz.view(np.uint8).reshape(rows, 24), rgb)
+            n, used = _parse_points(data[:got], xyz.view(np.uint8).reshape(rows, 24), rgb)
             if n == 0 or f.at + used > f.size:
+                point = f.count - left + max(n, 1)
                 raise SceneError(
-                    f"{path}: the file ends at byte {f.size} within point {f.count - left + n + (n == 0)} of {f.count}; "
-                    "it is truncated: copy or export it again"
+                    f"{path}: the file ends at byte {f.size} within point {point} of {f.count}; it is truncated: "
+                    "copy or export it again"
                 )
             f.at += used
             left -= n

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from tidegs.errors import SceneError
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,16 @@ class Points:
     xyz: np.ndarray  # float32 [n, 3]
     rgb: np.ndarray  # uint8 [n, 3]
 
+    @property
+    def count(self) -> int:
+        """Number of points."""
+        return len(self.xyz)
+
+    def chunks(self, rows: int = 1 << 20) -> Iterator[Points]:
+        """The points in order, at most `rows` at a time."""
+        for at in range(0, len(self.xyz), rows):
+            yield Points(self.xyz[at : at + rows], self.rgb[at : at + rows])
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -57,3 +70,12 @@ class Scene:
     test: tuple[int, ...]
     extent: float  # 1.1 x greatest distance of a camera from their mean, scene units (gsplat's scene_scale, robust)
     warnings: tuple[str, ...] = ()
+
+    def require_points(self) -> Points:
+        """The seed points. Raises SceneError where there are none, as training has nothing to start from."""
+        if self.points.count == 0:
+            raise SceneError(
+                f"{self.root}: the scene has no 3D points to start from (points3D is absent or empty); "
+                "export points3D from COLMAP or start from a PLY file"
+            )
+        return self.points

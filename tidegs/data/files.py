@@ -1,0 +1,141 @@
+"""Joins the views of a model with the files on disk: which file, of what size, with which mask. Reads headers only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegs.data.colmap_model import ColmapCamera
+from tidegs.data.image_file import read_size
+from tidegs.data.image_folder import ImageFolder
+from tidegs.data.image_source import ImageSource, make_source
+from tidegs.data.inputs import Input, View
+from tidegs.data.undistort import rescale
+from tidegs.errors import SceneError
+
+_THREADS = 8  # header reads wait for the disk, not for the CPU
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The part of load_scene's arguments that is about files."""
+
+    factor: int = 1
+    images: str | None = None
+    masks: str | None = None
+    invert_masks: bool = False
+
+
+def join_files(root: Path, source: Input, options: FileOptions, warnings: list[str]) -> list[tuple[View, ImageSource]]:
+    """The views whose file exists, each with how to load it. Raises SceneError where no file exists or one has another
+    aspect than its camera, ImageError where a header cannot be read."""
+    folder = _image_folder(root, source, options)
+    small = ImageFolder(folder.root.with_name(f"{folder.root.name}_{options.factor}")) if options.factor > 1 else None
+    found: list[tuple[View, Path, bool]] = []
+    missing = []
+    for view in source.views:
+        path = small.find(view.name) if small else None
+        if path:
+            found.append((view, path, True))
+        elif path := folder.find(view.name):
+            found.append((view, path, False))
+        else:
+            missing.append(view.name)
+    if missing:
+        warnings.append(
+            f"{folder.root}: {len(missing)} of {len(source.views)} images are missing and left out ({_first(missing)})"
+        )
+    masks = _Masks(root, options)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sizes = list(pool.map(read_size, [path for _, path, _ in found]))
+    out, resized = [], []
+    for (view, path, is_small), size in zip(found, sizes, strict=True):
+        _check_aspect(source.where, view.camera, path, size)
+        target = size if is_small else tuple(max(1, round(s / options.factor)) for s in size)
+        if not is_small and size != (view.camera.width, view.camera.height):
+            resized.append(view.name)
+        camera = rescale(view.camera, *target)
+        out.append((view, make_source(source.where, path, size, camera, masks.find(view), options.invert_masks)))
+    if resized:
+        warnings.append(
+            f"{folder.root}: {len(resized)} images are not of the size that {source.where.name} states; the cameras "
+            f"were scaled to fit ({_first(resized)})"
+        )
+    warnings.extend(masks.warnings(len(out)))
+    return out
+
+
+def _first(names: Sequence[str]) -> str:
+    return "first: " + ", ".join(repr(n) for n in names[:3])
+
+
+def _image_folder(root: Path, source: Input, options: FileOptions) -> ImageFolder:
+    """The first folder that has a file for any view."""
+    places = (root / options.images,) if options.images is not None else source.folders
+    if options.factor > 1:
+        places = tuple(q for p in places for q in (p, p.with_name(f"{p.name}_{options.factor}")))
+    tried = []
+    for place in dict.fromkeys(places):
+        if place.is_dir():
+            folder = ImageFolder(place)
+            if any(folder.find(v.name) for v in source.views):
+                return folder
+            tried.append(place)
+    looked = ", ".join(str(p.relative_to(root)) for p in tried if p.is_relative_to(root)) or "no image folder"
+    scaled = sorted(p.name for p in root.glob("images_*") if p.is_dir())
+    hint = f" ({', '.join(scaled)} exist: set the factor)" if scaled and options.factor == 1 else ""
+    raise SceneError(
+        f"{root}: none of the model's {len(source.views)} images was found in {looked}{hint} "
+        f"({_first([v.name for v in source.views])}); put them in {options.images or 'images'}/ or name their folder"
+    )
+
+
+def _check_aspect(where: Path, camera: ColmapCamera, path: Path, size: tuple[int, int]) -> None:
+    """Sizes agree where the width follows from the height by the camera's aspect, but for the rounding of both."""
+    width, height = size
+    aspect = camera.width / camera.height
+    if abs(width - height * aspect) <= max(1.0, aspect):
+        return
+    turned = abs(height - width * aspect) <= max(1.0, aspect)
+    raise SceneError(
+        f"{path}: the image is {width}x{height}, but camera {camera.camera_id} in {where} is "
+        f"{camera.width}x{camera.height}"
+        + (", so it was turned after the model was made" if turned else "")
+        + "; use the images that the model was made from"
+    )
+
+
+class _Masks:
+    """Finds masks: the file that the model names, else masks/<name>.png or masks/<name with another extension>."""
+
+    def __init__(self, root: Path, options: FileOptions) -> None:
+        place = root / (options.masks or "masks")
+        if options.masks is not None and not place.is_dir():
+            raise SceneError(f"{place}: there is no such mask folder; correct its name or leave it out")
+        self._root, self._folder = root, ImageFolder(place) if place.is_dir() else None
+        self._missing: list[str] = []
+        self._found = 0
+
+    def find(self, view: View) -> Path | None:
+        if view.mask is not None:
+            path: Path | None = self._root / view.mask
+            if not path or not path.is_file():
+                raise SceneError(
+                    f"{path}: the mask of image {view.name!r} is missing; restore it or drop its mask_path"
+                )
+            return path
+        if self._folder is None:
+            return None
+        path = self._folder.find(f"{view.name}.png") or self._folder.find(view.name)
+        if path is None:
+            self._missing.append(view.name)
+        else:
+            self._found += 1
+        return path
+
+    def warnings(self, images: int) -> list[str]:
+        if self._folder is None or not self._missing:
+            return []
+        return [f"{self._folder.root}: {len(self._missing)} of {images} images have no mask ({_first(self._missing)})"]

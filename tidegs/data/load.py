@@ -1,0 +1,107 @@
+"""Opens a scene folder: model, images, splits, world transform. Invariant: no image is decoded here; headers only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tidegs.data.colmap import read_colmap
+from tidegs.data.files import FileOptions, join_files
+from tidegs.data.image_source import ImageSource
+from tidegs.data.inputs import Input, View, colmap_input
+from tidegs.data.points import gather, typical_depth
+from tidegs.data.scene import Camera, Scene, WorldTransform
+from tidegs.data.undistort import pinhole_of, rescale
+from tidegs.data.world import fit_transform, positions_of, to_scene_frame
+from tidegs.errors import SceneError
+
+EXTENT_MARGIN = 1.1  # gsplat's trainer: scene_scale = 1.1 x greatest distance of a camera from their mean
+
+
+def load_scene(
+    root: Path,
+    *,
+    factor: int = 1,
+    test_every: int = 8,
+    images: str | None = None,
+    masks: str | None = None,
+    invert_masks: bool = False,
+    need_images: bool = True,
+) -> Scene:
+    """Opens the scene in folder `root`.
+
+    `factor` N > 1 trains on images N times smaller: those of the folder `<images>_N`, found by name, or downscaled by
+    area where a file is not there. Every `test_every`-th image by name is held out for testing (0: none). `images` and
+    `masks` name folders below the root; masks are found by image name, with or without ".png" appended, and the folder
+    "masks" is used where it exists. With `need_images` unset, no file is looked for and sizes are the model's.
+    Raises SceneError or ImageError.
+    """
+    root = Path(root)
+    if factor < 1 or test_every < 0:
+        raise SceneError(f"factor {factor} must be at least 1 and test_every {test_every} at least 0")
+    if not root.is_dir():
+        raise SceneError(f"{root}: there is no such folder; give the scene folder that holds images and model")
+    source = _read_input(root)
+    warnings = list(source.warnings)
+    transform = _transform(root, source, warnings)
+    if need_images:
+        joined = join_files(root, source, FileOptions(factor, images, masks, invert_masks), warnings)
+        cameras = tuple(_camera(view, file, transform) for view, file in joined)
+    else:
+        cameras = tuple(_bare_camera(source, view, factor, transform) for view in source.views)
+    points, dropped = gather(source.points(), transform)
+    if dropped:
+        warnings.append(f"{root}: {dropped} points with coordinates that are not finite or absurdly far were dropped")
+    if points.count == 0:
+        warnings.append(f"{root}: the scene has no 3D points, so training cannot start from it")
+    train, test = _split(source, cameras, test_every, warnings)
+    return Scene(root, cameras, points, transform, train, test, EXTENT_MARGIN, tuple(warnings))
+
+
+def _read_input(root: Path) -> Input:
+    return colmap_input(root, read_colmap(root))
+
+
+def _transform(root: Path, source: Input, warnings: list[str]) -> WorldTransform:
+    positions = positions_of(np.stack([v.viewmat for v in source.views]))
+    transform, stray = fit_transform(positions, lambda at: typical_depth(source.points(), at))
+    if stray.any():
+        first = source.views[int(np.flatnonzero(stray)[0])].name
+        warnings.append(
+            f"{root}: {np.count_nonzero(stray)} cameras lie far from all others (first: {first!r}) and do not count "
+            "in the scene extent"
+        )
+    return transform
+
+
+def _camera(view: View, file: ImageSource, transform: WorldTransform) -> Camera:
+    fx, fy, cx, cy = file.pinhole.params
+    K = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
+    viewmat = to_scene_frame(view.viewmat, transform)
+    return Camera(view.name, file.path, viewmat, K, file.pinhole.width, file.pinhole.height, file)
+
+
+def _bare_camera(source: Input, view: View, factor: int, transform: WorldTransform) -> Camera:
+    size = (view.camera.width, view.camera.height)
+    target = (max(1, round(size[0] / factor)), max(1, round(size[1] / factor)))
+    camera = rescale(view.camera, *target)
+    path = source.folders[0] / view.name
+    return _camera(view, ImageSource(path, size, camera, pinhole_of(camera), False), transform)
+
+
+def _split(
+    source: Input, cameras: tuple[Camera, ...], test_every: int, warnings: list[str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Indices (train, test): the format's own split where it has one, else every test_every-th by name is test."""
+    if test_every == 0:
+        return tuple(range(len(cameras))), ()
+    if source.test is not None:
+        held_out = {i for i, c in enumerate(cameras) if c.name in source.test}
+    else:
+        held_out = set(range(0, len(cameras), test_every))
+    train = tuple(i for i in range(len(cameras)) if i not in held_out)
+    if not train:
+        warnings.append(f"{source.where}: no image is left to train on beside the test images; all are trained on")
+        train = tuple(range(len(cameras)))
+    return train, tuple(sorted(held_out))
