@@ -7,6 +7,7 @@ quadrant of a quadtree is one contiguous range of numbers, for any image size.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def split(width: int, height: int, region: Region) -> list[Region]:
     cell = codes >> np.uint32(2 * level)
     cuts = (np.flatnonzero(np.diff(cell)) + 1 + region.first).tolist()
     ends = [region.first, *cuts, region.last]
-    return [Region(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [Region(a, b) for a, b in pairwise(ends)]
 
 
 @lru_cache(maxsize=64)
