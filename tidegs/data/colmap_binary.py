@@ -112,7 +112,7 @@ def read_points_bin(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Chunks (xyz float64 [n, 3], rgb uint8 [n, 3]) of a points3D.bin in file order, through one buffer of 16 MiB."""
     with _Reader(path, "points", _POINT_HEAD) as f:
         left, buffer = int(f.count), bytearray(_BUFFER)
-            data = np.frombuffer(buffer, np.uint8)
+        data = np.frombuffer(buffer, np.uint8)
         while left:
             got = os.preadv(f.file.fileno(), [buffer], f.at)
             rows = min(left, got // _POINT_HEAD)
