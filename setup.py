@@ -11,16 +11,24 @@ import platform
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-BASE_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-Wall", "-Wextra", "-fno-math-errno", "-fvisibility=hidden"]
+BASE_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-pthread", "-Wall", "-Wextra", "-fno-math-errno"]
+BASE_FLAGS += ["-fno-trapping-math", "-ffp-contract=off", "-fvisibility=hidden"]
+AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]
 X86_ISAS = {
-    "avx512": ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma", "-mprefer-vector-width=512"],
-    "avx2": ["-mavx2", "-mfma"],
+    # GCC 12 warns of its own AVX-512 headers (PR 105593).
+    "avx512": [
+        *AVX2,
+        *(f"-mavx512{part}" for part in ("f", "vl", "bw", "dq")),
+        "-Wno-uninitialized",
+        "-Wno-maybe-uninitialized",
+    ],
+    "avx2": AVX2,
     "portable": [],
 }
 
 
 def headers() -> list[str]:
-    return sorted(glob.glob("csrc/**/*.hpp", recursive=True))
+    return sorted(glob.glob("csrc/**/*.hpp", recursive=True) + glob.glob("csrc/**/*.inl", recursive=True))
 
 
 def kernels(isa: str, flags: list[str]) -> Extension:
@@ -58,4 +66,6 @@ class BuildExt(build_ext):
         self.parallel = self.parallel or os.cpu_count() or 1
 
 
-setup(packages=find_packages(include=["tidegs", "tidegs.*"]), ext_modules=extensions(), cmdclass={"build_ext": BuildExt})
+setup(
+    packages=find_packages(include=["tidegs", "tidegs.*"]), ext_modules=extensions(), cmdclass={"build_ext": BuildExt}
+)

@@ -1,0 +1,1 @@
+#include "isa/kernels.inl"

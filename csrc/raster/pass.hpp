@@ -1,0 +1,309 @@
+// A pass: project, bin, sort, blend; then differentiate, fold, update. Invariant: bits depend neither on threads, nor on
+// how the image is cut into ranges of tiles: a row's gradient is a left fold over tiles in Morton order.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "core/pool.hpp"
+#include "core/scratch.hpp"
+#include "raster/update.hpp"
+
+namespace tidegs {
+
+class Rasterizer {
+public:
+    Rasterizer(const Layout& layout, int64_t budget) : layout_(layout), budget_(budget) {}
+
+    void forward(const Camera& cam, const Blocks& blocks, const Image& image) {
+        cam_ = cam;
+        blocks_ = blocks;
+        grid_.reset(cam.width, cam.height);
+        project();
+        plan();
+        for (size_t r = 0; r + 1 < cuts_.size(); ++r) {
+            bin(cuts_[r], cuts_[r + 1]);
+            blend(cuts_[r], cuts_[r + 1], &image);
+        }
+    }
+
+    // `flags` belong to the blocks of the last forward pass.
+    void backward(const ImageGrad& grad, const uint8_t* flags, const Adam& adam, const Updates& out) {
+        const bool whole = cuts_.size() <= 2;
+        for (size_t r = 0; r + 1 < cuts_.size(); ++r) {
+            if (!whole) {
+                bin(cuts_[r], cuts_[r + 1]);
+                blend(cuts_[r], cuts_[r + 1], nullptr);
+            }
+            differentiate(cuts_[r], cuts_[r + 1], grad);
+            if (!whole) fold_range(flags, r == 0);
+        }
+        update(flags, adam, whole, out);
+    }
+
+    int64_t splats() const { return splat_count_; }
+    int64_t visits() const { return total_; }
+    int64_t ranges() const { return (int64_t)cuts_.size() - 1; }
+    int64_t visit_nbytes() const { return sizeof(Visit) + sizeof(Partial) + 1; }
+
+private:
+    void project() {
+        items_.clear();
+        size_t rows = 0;
+        for (int b = 0; b < blocks_.n; ++b)
+            for (int row = 0; row < blocks_.counts[b]; row += ITEM_ROWS) {
+                items_.push_back({b, row, std::min(ITEM_ROWS, blocks_.counts[b] - row), 0, 0, {}});
+                rows += items_.back().rows;
+            }
+        splats_.reserve(rows);
+        std::atomic<uint32_t> next{0};
+        Pool::get().run((int)items_.size(), [&](int i, int) {
+            alignas(64) Splat buffer[ITEM_ROWS];
+            Item& item = items_[i];
+            item.count = project_item(layout_, blocks_, cam_, item, buffer);
+            item.first = next.fetch_add(item.count, std::memory_order_relaxed);  // places differ, orders do not
+            std::memcpy(&splats_[item.first], buffer, item.count * sizeof(Splat));
+        });
+        splat_count_ = next.load();
+    }
+
+    // Contiguous groups of items, of like numbers of splats: each counts and places its visits for itself.
+    void group() {
+        const int wanted = std::max(16, 2 * Pool::get().threads());
+        groups_.assign(1, 0);
+        size_t seen = 0;
+        for (size_t i = 0; i < items_.size(); ++i) {
+            seen += items_[i].count;
+            if (seen * wanted >= splat_count_ * groups_.size() && seen > 0) groups_.push_back((int)i + 1);
+        }
+        groups_.back() = (int)items_.size();
+        if (groups_.size() == 1 && !items_.empty()) groups_.push_back((int)items_.size());
+    }
+
+    // Counts the visits of each tile of the region, and cuts the region so that each range keeps to the budget.
+    void plan() {
+        group();
+        const int first = blocks_.first_tile, last = blocks_.last_tile;
+        total_ = count(first, last);
+        cuts_.assign(1, first);
+        const int64_t room = std::max<int64_t>(budget_ / visit_nbytes(), 1);
+        int64_t held = 0;
+        for (int t = first; t < last; ++t) {
+            const int64_t n = starts_[t - first + 1] - starts_[t - first];
+            if (held > 0 && held + n > room) {
+                cuts_.push_back(t);
+                held = 0;
+            }
+            held += n;
+        }
+        if (last > first) cuts_.push_back(last);
+        counted_first_ = first, counted_last_ = last;
+        states_.reserve(std::max(last - first, 1));
+    }
+
+    // Visits of each tile and group; starts_ becomes the place of each tile's first visit, slots_ of each group's first.
+    int64_t count(int first, int last) {
+        const int tiles = last - first, groups = (int)groups_.size() - 1;
+        counts_.reserve((size_t)std::max(tiles, 1) * std::max(groups, 1));
+        slots_.assign(groups + 1, 0);
+        Pool::get().run(groups, [&](int gr, int) {
+            uint32_t* counts = &counts_[(size_t)gr * tiles];
+            std::memset(counts, 0, tiles * sizeof(uint32_t));
+            int64_t sum = 0;
+            for (int i = groups_[gr]; i < groups_[gr + 1]; ++i)
+                for (uint32_t s = items_[i].first; s < items_[i].first + items_[i].count; ++s) {
+                    uint32_t n = 0;
+                    grid_.touched(splats_[s], first, last, [&](int tile) { ++n, ++counts[tile - first]; });
+                    splats_[s].count = n;
+                    sum += n;
+                }
+            slots_[gr + 1] = sum;
+        });
+        for (int gr = 0; gr < groups; ++gr) slots_[gr + 1] += slots_[gr];
+        starts_.assign(tiles + 1, 0);
+        int64_t at = 0;
+        for (int t = 0; t < tiles; ++t) {
+            starts_[t] = at;
+            for (int gr = 0; gr < groups; ++gr) {
+                uint32_t& c = counts_[(size_t)gr * tiles + t];
+                const uint32_t n = c;
+                c = (uint32_t)(at - starts_[t]);
+                at += n;
+            }
+        }
+        starts_[tiles] = at;
+        return at;
+    }
+
+    // Lists the visits of each tile of a range, in the order of (block, row); slots of a splat ascend with its tiles.
+    void bin(int first, int last) {
+        if (counted_first_ != first || counted_last_ != last) {
+            count(first, last);
+            counted_first_ = first, counted_last_ = last;
+        }
+        const int tiles = last - first, groups = (int)groups_.size() - 1;
+        visits_.reserve(std::max<int64_t>(starts_[tiles], 1));
+        partials_.reserve(std::max<int64_t>(starts_[tiles], 1));
+        live_.reserve(std::max<int64_t>(starts_[tiles], 1));
+        Pool::get().run(groups, [&](int gr, int) {
+            uint32_t* counts = &counts_[(size_t)gr * tiles];
+            std::vector<int> touched;
+            uint32_t slot = (uint32_t)slots_[gr];
+            std::memset(&live_[slot], 0, slots_[gr + 1] - slots_[gr]);
+            for (int i = groups_[gr]; i < groups_[gr + 1]; ++i)
+                for (uint32_t s = items_[i].first; s < items_[i].first + items_[i].count; ++s) {
+                    Splat& splat = splats_[s];
+                    splat.first = slot;
+                    if (!splat.count) continue;
+                    touched.clear();
+                    grid_.touched(splat, first, last, [&](int tile) { touched.push_back(tile); });
+                    std::sort(touched.begin(), touched.end());
+                    uint32_t key;
+                    std::memcpy(&key, &splat.depth, sizeof key);
+                    for (int tile : touched) {
+                        Visit& v = visits_[starts_[tile - first] + counts[tile - first]++];
+                        v.key = key, v.splat = s, v.slot = slot++;
+                    }
+                }
+        });
+        counted_first_ = counted_last_ = -1;  // the counts are used up
+    }
+
+    void blend(int first, int last, const Image* image) {
+        const bool depth = image && image->depth;
+        Pool::get().run(last - first, [&](int i, int) {
+            thread_local DepthSort order;
+            const int tile = first + i, n = (int)(starts_[i + 1] - starts_[i]);
+            Visit* visits = &visits_[starts_[i]];
+            order.sort(visits, n);
+            TileState& state = states_[tile - blocks_.first_tile];
+            if (depth)
+                blend_tile<true>(tile, visits, n, state, image);
+            else
+                blend_tile<false>(tile, visits, n, state, image);
+        });
+    }
+    template <bool DEPTH>
+    void blend_tile(int tile, Visit* visits, int n, TileState& state, const Image* image) {
+        TileColor color;
+        const int x0 = grid_.x0(tile), y0 = grid_.y0(tile);
+        tile_forward<DEPTH>(splats_.data(), visits, n, x0, y0, cam_.width, cam_.height, state, color);
+        if (image) tile_write<DEPTH>(state, color, cam_.background, x0, y0, cam_.width, cam_.height, *image);
+    }
+
+    void differentiate(int first, int last, const ImageGrad& grad) {
+        Pool::get().run(last - first, [&](int i, int) {
+            TileState& state = states_[first + i - blocks_.first_tile];
+            const Visit* visits = &visits_[starts_[i]];
+            if (grad.depth)
+                differentiate_tile<true>(first + i, visits, state, grad);
+            else
+                differentiate_tile<false>(first + i, visits, state, grad);
+        });
+    }
+    template <bool DEPTH>
+    void differentiate_tile(int tile, const Visit* visits, const TileState& state, const ImageGrad& grad) {
+        TileGrad pixels;
+        const int x0 = grid_.x0(tile), y0 = grid_.y0(tile);
+        tile_read<DEPTH>(state, cam_.background, x0, y0, cam_.width, cam_.height, grad, pixels);
+        tile_backward<DEPTH>(splats_.data(), visits, x0, y0, state, pixels, partials_.data(), live_.data());
+    }
+
+    // Adds the partial gradients of a splat's tiles to `sum`, in Morton order.
+    void fold(const Splat& splat, float* sum) const {
+        for (uint32_t k = splat.first; k < splat.first + splat.count; ++k) {
+            if (!live_[k]) continue;
+            const float* p = reinterpret_cast<const float*>(&partials_[k]);
+            for (int c = 0; c < PARTIALS; ++c) sum[c] += p[c];
+        }
+    }
+    float* carry(int block) { return plane(layout_, blocks_, block, layout_.carry); }
+    void begin(const Item& item, uint8_t flags, uint32_t row, float* sum) {
+        const float* from = flags & FIRST_OF_CAMERA ? nullptr : carry(item.block) + item.row + row;
+        for (int c = 0; c < PARTIALS; ++c) sum[c] = from ? from[c * layout_.capacity] : 0.0f;
+    }
+    void fold_range(const uint8_t* flags, bool first) {
+        sums_.reserve(std::max<size_t>(splat_count_, 1) * PARTIALS);
+        Pool::get().run((int)items_.size(), [&](int i, int) {
+            const Item& item = items_[i];
+            for (uint32_t s = item.first; s < item.first + item.count; ++s) {
+                float* sum = &sums_[(size_t)s * PARTIALS];
+                if (first) begin(item, flags[item.block], splats_[s].row, sum);
+                fold(splats_[s], sum);
+            }
+        });
+    }
+
+    void update(const uint8_t* flags, const Adam& adam, bool whole, const Updates& out) {
+        updates_.resize(items_.size());
+        Pool::get().run((int)items_.size(), [&](int i, int) {
+            const Item& item = items_[i];
+            const uint8_t f = flags[item.block];
+            ItemGrad grad;
+            std::memset(&grad, 0, sizeof grad);
+            for (uint32_t s = item.first; s < item.first + item.count; ++s) {
+                const Splat& splat = splats_[s];
+                float own[PARTIALS];
+                float* sum = whole ? own : &sums_[(size_t)s * PARTIALS];
+                if (whole) {
+                    begin(item, f, splat.row, sum);
+                    fold(splat, sum);
+                }
+                for (int c = 0; c < PARTIALS; ++c) grad.v[c][splat.row] = sum[c];
+                if (!(f & LAST_OF_CAMERA)) {
+                    float* to = carry(item.block) + item.row + splat.row;
+                    for (int c = 0; c < PARTIALS; ++c) to[c * layout_.capacity] = sum[c];
+                    continue;
+                }
+                const float rgb[3] = {splat.r, splat.g, splat.bl};
+                for (int c = 0; c < 3; ++c)
+                    if (!(rgb[c] > 0.0f)) grad.v[6 + c][splat.row] = 0.0f;  // the colour was clamped
+            }
+            ItemUpdater(layout_, blocks_, flags, cam_, adam, item).run(grad, updates_[i]);
+            if (item.count && !(f & LAST_OF_CAMERA)) updates_[i].touched = true;
+        });
+        merge(out);
+    }
+
+    void merge(const Updates& out) const {
+        const float inf = std::numeric_limits<float>::infinity();
+        std::vector<float> scale(blocks_.n, -inf);
+        for (int b = 0; b < blocks_.n; ++b) {
+            for (int k = 0; k < 3; ++k) out.lo[3 * b + k] = inf, out.hi[3 * b + k] = -inf;
+            out.visible[b] = 0, out.touched[b] = 0;
+        }
+        for (size_t i = 0; i < items_.size(); ++i) {
+            const int b = items_[i].block;
+            for (int k = 0; k < 3; ++k) {
+                out.lo[3 * b + k] = std::min(out.lo[3 * b + k], updates_[i].lo[k]);
+                out.hi[3 * b + k] = std::max(out.hi[3 * b + k], updates_[i].hi[k]);
+            }
+            scale[b] = std::max(scale[b], updates_[i].scale);
+            out.visible[b] += updates_[i].visible;
+            out.touched[b] |= updates_[i].touched;
+        }
+        for (int b = 0; b < blocks_.n; ++b) out.extent[b] = (float)(std::exp((double)scale[b]) * 1.000002);  // over any rounding
+    }
+
+    const Layout layout_;
+    const int64_t budget_;
+    Camera cam_{};
+    Blocks blocks_{};
+    Grid grid_;
+    std::vector<Item> items_;
+    std::vector<ItemUpdate> updates_;
+    std::vector<int> groups_, cuts_;
+    std::vector<int64_t> starts_, slots_;
+    Scratch<uint32_t> counts_;
+    Scratch<Splat> splats_;
+    Scratch<Visit> visits_;
+    Scratch<Partial> partials_;
+    Scratch<uint8_t> live_;
+    Scratch<TileState> states_;
+    Scratch<float> sums_;
+    uint64_t splat_count_ = 0;
+    int64_t total_ = 0;
+    int counted_first_ = -1, counted_last_ = -1;
+};
+
+}  // namespace tidegs

@@ -1,0 +1,232 @@
+"""The CPU device: the arena is ordinary memory, kernels are C++ on all cores (csrc/).
+
+Invariant: the result of a pass has the same bits for any number of threads and for any split of an image into regions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegs.device import abi
+from tidegs.device.base import (
+    AdamSettings,
+    BlockFlags,
+    BlockUpdates,
+    Frame,
+    LossValue,
+    PassBlocks,
+    Region,
+    RenderSettings,
+    View,
+)
+from tidegs.device.tiles import tile_count
+from tidegs.errors import DeviceError
+from tidegs.gaussians.layout import RecordLayout
+
+DEFAULT_SCRATCH = 1 << 30
+
+
+@dataclass
+class CpuFrame(Frame):
+    """A frame and the gradients that `loss` (or the caller) left for `backward`."""
+
+    grad: np.ndarray | None = None  # float32 [3, height, width], dL/dimage
+    grad_alpha: np.ndarray | None = None  # float32 [height, width]
+    grad_depth: np.ndarray | None = None  # float32 [height, width]
+
+
+@dataclass(frozen=True)
+class PassCounts:
+    """Of the last forward pass."""
+
+    splats: int  # rows with radius > 0
+    visits: int  # pairs of a tile and a splat that can touch it
+    ranges: int  # consecutive parts that the scratch budget made of the region
+
+
+@dataclass
+class _Pending:
+    """What a forward pass leaves for its backward; holds what C++ points to."""
+
+    view: View
+    blocks: PassBlocks
+    slots: np.ndarray
+    counts: np.ndarray
+
+
+class CpuDevice:
+    """See tidegs.device.base.Device.
+
+    `scratch_budget` (bytes) bounds the lists and partial gradients of a pass, 65 bytes for each pair of a splat and a
+    tile; a region that needs more is rendered in consecutive parts, to the same bits.
+    """
+
+    name = "cpu"
+
+    def __init__(self, scratch_budget: int = DEFAULT_SCRATCH, isa: str | None = None) -> None:
+        self._lib = abi.library(isa)
+        self.isa: str = self._lib.tidegs_isa().decode()
+        self._budget = scratch_budget
+        self._raster: int | None = None
+        self._pending: _Pending | None = None
+        self.arena = np.empty((0, 0), np.uint8)
+
+    def open_arena(self, layout: RecordLayout, slots: int) -> None:
+        """Maps `slots` slots of anonymous memory, zero, aligned to pages, as `arena` (uint8 [slots, slot_nbytes])."""
+        self.close()
+        nbytes = max(slots * layout.slot_nbytes, mmap.PAGESIZE)
+        try:
+            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError, OverflowError) as error:
+            raise DeviceError(
+                f"an arena of {nbytes} bytes cannot be allocated ({error}): lower --device-memory"
+            ) from error
+        self.layout = layout
+        self.arena = np.frombuffer(memory, np.uint8)[: slots * layout.slot_nbytes].reshape(slots, layout.slot_nbytes)
+        self._raster = self._lib.tidegs_raster_open(ctypes.byref(abi.layout(layout)), self._budget)
+
+    def upload(self, host: list[np.ndarray], slots: list[int]) -> None:
+        for source, slot in zip(host, slots, strict=True):
+            self._copy(self.arena[slot], source)
+
+    def download(self, slots: list[int], host: list[np.ndarray]) -> None:
+        for slot, target in zip(slots, host, strict=True):
+            self._copy(target, self.arena[slot])
+
+    def _copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        nbytes = self.layout.slot_nbytes
+        if target.nbytes < nbytes or source.nbytes < nbytes:
+            raise DeviceError(
+                f"a slot of {min(target.nbytes, source.nbytes)} bytes is short of the {nbytes} of the layout"
+            )
+        self._lib.tidegs_copy(target.ctypes.data, source.ctypes.data, nbytes)
+
+    def new_frame(self, view: View, depth: bool = False) -> CpuFrame:
+        shape = (view.height, view.width)
+        image, alpha = np.zeros((3, *shape), np.float32), np.zeros(shape, np.float32)
+        return CpuFrame(image, alpha, np.zeros(shape, np.float32) if depth else None)
+
+    def forward(
+        self, view: View, blocks: PassBlocks, settings: RenderSettings, frame: Frame, region: Region | None = None
+    ) -> None:
+        raster = self._opened()
+        region = region or Region(0, tile_count(view.width, view.height))
+        self._check(view, blocks, settings, frame, region)
+        slots = np.ascontiguousarray(blocks.slots, np.int32)
+        counts = np.ascontiguousarray(blocks.counts, np.int32)
+        passed = abi.CBlocks(
+            self.arena.ctypes.data, slots.ctypes.data, counts.ctypes.data, len(slots), region.first, region.last
+        )
+        planes = abi.CPlanes(abi.address(frame.image), abi.address(frame.alpha), abi.address(frame.depth))
+        camera = abi.camera(view, settings)
+        self._pending = None
+        self._call("forward", raster, ctypes.byref(camera), ctypes.byref(passed), ctypes.byref(planes))
+        self._pending = _Pending(view, blocks, slots, counts)
+
+    def loss(self, frame: Frame, target: np.ndarray, ssim_lambda: float, scale: float = 1.0) -> LossValue:
+        assert isinstance(frame, CpuFrame)
+        height, width = frame.alpha.shape
+        if target.shape != (height, width, 3) or target.dtype != np.uint8:
+            raise DeviceError(
+                f"the target image is {target.dtype} {list(target.shape)}: give uint8 {[height, width, 3]}"
+            )
+        target = np.ascontiguousarray(target)
+        if frame.grad is None:
+            frame.grad = np.empty_like(frame.image)
+        out = np.zeros(3, np.float64)
+        self._lib.tidegs_ssim_l1(
+            frame.image.ctypes.data, target.ctypes.data, width, height, ssim_lambda, scale, frame.grad.ctypes.data,
+            out.ctypes.data,
+        )  # fmt: skip
+        return LossValue(total=float(out[2]), l1=float(out[0]), ssim=float(out[1]))
+
+    def backward(self, frame: Frame, adam: AdamSettings) -> BlockUpdates:
+        """See Device.backward. The gradient is frame.grad, where `loss` left it; frame.grad_alpha and frame.grad_depth
+        (the latter only of a frame with depth) join in where they are set."""
+        raster, pending = self._opened(), self._pending
+        assert isinstance(frame, CpuFrame)
+        if pending is None or frame.grad is None:
+            raise DeviceError("backward was called without a forward pass and a loss before it")
+        n = len(pending.slots)
+        flags = np.ascontiguousarray(pending.blocks.flags, np.uint8)
+        self._check_flags(flags, n)
+        grads = [frame.grad, frame.grad_alpha, frame.grad_depth]
+        grads = [None if g is None else np.ascontiguousarray(g, np.float32) for g in grads]
+        out = BlockUpdates(
+            lo=np.empty((n, 3), np.float32),
+            hi=np.empty((n, 3), np.float32),
+            extent=np.empty(n, np.float32),
+            visible=np.empty(n, np.int32),
+            touched=np.empty(n, bool),
+        )
+        updates = abi.CUpdates(*(abi.address(a) for a in (out.lo, out.hi, out.extent, out.visible, out.touched)))
+        planes = abi.CPlanes(*(abi.address(g) for g in grads))
+        step = abi.adam(adam)
+        self._pending = None  # parameters change: the pass cannot be differentiated twice
+        self._call(
+            "backward", raster, ctypes.byref(planes), flags.ctypes.data, ctypes.byref(step), ctypes.byref(updates)
+        )
+        return out
+
+    def counts(self) -> PassCounts:
+        """Sizes of the last forward pass."""
+        out = (ctypes.c_int64 * 3)()
+        self._lib.tidegs_raster_counts(self._opened(), out)
+        return PassCounts(*out)
+
+    def set_threads(self, threads: int) -> None:
+        """Threads of the kernels, for this process; the result does not depend on them."""
+        self._lib.tidegs_set_threads(threads)
+
+    def close(self) -> None:
+        if self._raster is not None:
+            self._lib.tidegs_raster_close(self._raster)
+        self._raster, self._pending = None, None
+        self.arena = np.empty((0, 0), np.uint8)
+
+    def _opened(self) -> int:
+        if self._raster is None:
+            raise DeviceError("the CPU device has no arena: call open_arena first")
+        return self._raster
+
+    def _call(self, name: str, *args: object) -> None:
+        if getattr(self._lib, f"tidegs_raster_{name}")(*args):
+            raise DeviceError(f"memory ran out in a {name} pass on the CPU: lower --device-memory, or the image size")
+
+    def _check(self, view: View, blocks: PassBlocks, settings: RenderSettings, frame: Frame, region: Region) -> None:
+        tiles = tile_count(view.width, view.height)
+        if frame.alpha.shape != (view.height, view.width):
+            raise DeviceError(f"the frame is {list(frame.alpha.shape)}, the view {[view.height, view.width]} pixels")
+        if not 0 <= region.first <= region.last <= tiles:
+            raise DeviceError(f"region {region.first} to {region.last} is not within the image's {tiles} tiles")
+        if not 0 <= settings.sh_degree <= self.layout.sh_degree:
+            raise DeviceError(
+                f"sh_degree {settings.sh_degree} is not between 0 and the layout's {self.layout.sh_degree}"
+            )
+        slots, counts = np.asarray(blocks.slots), np.asarray(blocks.counts)
+        if len(slots) != len(counts):
+            raise DeviceError(f"a pass has {len(slots)} slots and {len(counts)} counts")
+        if len(slots) and (slots.min() < 0 or slots.max() >= len(self.arena)):
+            raise DeviceError(f"a pass names slot {slots.max()} of an arena of {len(self.arena)}")
+        if len(slots) and (counts.min() < 0 or counts.max() > self.layout.capacity):
+            raise DeviceError(f"a block has {counts.max()} rows in use, more than its capacity {self.layout.capacity}")
+
+    def _check_flags(self, flags: np.ndarray, n: int) -> None:
+        if len(flags) != n:
+            raise DeviceError(f"a pass has {n} blocks and {len(flags)} flags")
+        camera_split = (flags & (BlockFlags.FIRST_OF_CAMERA | BlockFlags.LAST_OF_CAMERA)) != 3
+        if camera_split.any() and not self.layout.with_carry:
+            raise DeviceError(
+                "a camera is split into passes, but slots have no `carry` plane: set with_carry in the layout"
+            )
+        last = (flags & BlockFlags.LAST_OF_CAMERA) != 0
+        if (last & ((flags & BlockFlags.LAST_OF_STEP) == 0)).any() and not self.layout.with_grads:
+            raise DeviceError(
+                "a step has several cameras, but slots have no `grads` plane: set with_grads in the layout"
+            )
+        if (~last & ((flags & BlockFlags.LAST_OF_STEP) != 0)).any():
+            raise DeviceError("a block's flags have LAST_OF_STEP without LAST_OF_CAMERA")
