@@ -30,6 +30,12 @@ class ColmapModel:
     points_path: Path | None
     warnings: tuple[str, ...]
 
+    def point_count(self) -> int | None:
+        """The number of points that the file's head states; None for a text file, which has to be read to know."""
+        if self.points_path is None:
+            return 0
+        return colmap_binary.count_points_bin(self.points_path) if self.points_path.suffix == ".bin" else None
+
     def points(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Chunks (xyz float64 [n, 3], rgb uint8 [n, 3]), world frame, NaN and Inf as they are; none without a file."""
         if self.points_path is None:
@@ -39,10 +45,10 @@ class ColmapModel:
         return colmap_text.read_points_txt(self.points_path)
 
 
-def find_models(root: Path) -> list[Path]:
+def find_models(root: Path, deep: bool = True) -> list[Path]:
     """Folders with both cameras and images files, those of the first place that has any: sparse/, colmap/sparse/, the
-    root itself, any folder down to three levels below the root."""
-    for place, depth in ((root / "sparse", 2), (root / "colmap" / "sparse", 2), (root, 0), (root, _DEPTH)):
+    root itself and, where `deep` is set, any folder down to three levels below the root."""
+    for place, depth in ((root / "sparse", 2), (root / "colmap" / "sparse", 2), (root, _DEPTH if deep else 0)):
         found = [f for f in _folders(place, depth) if _suffix(f)]
         if found:
             return found
@@ -126,8 +132,8 @@ def _not_found(root: Path) -> str:
                 "export the whole model again (cameras, images, points3D)"
             )
     return (
-        f"{root}: no COLMAP model was found (cameras and images as .bin or .txt in sparse/0, sparse, colmap/sparse/0, "
-        "the folder itself or below)"
+        f"{root}: no scene was found: neither a COLMAP model (cameras and images as .bin or .txt in sparse/0, sparse, "
+        "colmap/sparse/0, the folder itself or below) nor transforms.json or transforms_train.json"
     )
 
 

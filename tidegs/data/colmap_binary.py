@@ -94,6 +94,12 @@ def count_images_bin(path: Path) -> int:
         return int(f.count)
 
 
+def count_points_bin(path: Path) -> int:
+    """The number of points that a points3D.bin states."""
+    with _Reader(path, "points", _POINT_HEAD) as f:
+        return int(f.count)
+
+
 def _take_name(f: _Reader, where: str) -> str:
     window = 256
     while window <= _NAME_LIMIT:

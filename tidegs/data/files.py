@@ -26,18 +26,18 @@ class FileOptions:
     images: str | None = None
     masks: str | None = None
     invert_masks: bool = False
+    background: tuple[int, int, int] | None = None
 
 
 def join_files(root: Path, source: Input, options: FileOptions, warnings: list[str]) -> list[tuple[View, ImageSource]]:
     """The views whose file exists, each with how to load it. Raises SceneError where no file exists or one has another
     aspect than its camera, ImageError where a header cannot be read."""
     folder = _image_folder(root, source, options)
-    small = ImageFolder(folder.root.with_name(f"{folder.root.name}_{options.factor}")) if options.factor > 1 else None
+    small = _SmallImages(root, folder, options.factor)
     found: list[tuple[View, Path, bool]] = []
     missing = []
     for view in source.views:
-        path = small.find(view.name) if small else None
-        if path:
+        if path := small.find(view.name):
             found.append((view, path, True))
         elif path := folder.find(view.name):
             found.append((view, path, False))
@@ -57,7 +57,8 @@ def join_files(root: Path, source: Input, options: FileOptions, warnings: list[s
         if not is_small and size != (view.camera.width, view.camera.height):
             resized.append(view.name)
         camera = rescale(view.camera, *target)
-        out.append((view, make_source(source.where, path, size, camera, masks.find(view), options.invert_masks)))
+        file = make_source(source.where, path, size, camera, masks.find(view), options.invert_masks, options.background)
+        out.append((view, file))
     if resized:
         warnings.append(
             f"{folder.root}: {len(resized)} images are not of the size that {source.where.name} states; the cameras "
@@ -90,6 +91,24 @@ def _image_folder(root: Path, source: Input, options: FileOptions) -> ImageFolde
         f"{root}: none of the model's {len(source.views)} images was found in {looked}{hint} "
         f"({_first([v.name for v in source.views])}); put them in {options.images or 'images'}/ or name their folder"
     )
+
+
+class _SmallImages:
+    """Images downscaled ahead by a factor: in the folder beside the images (images_4), or, where names start at the
+    scene folder, in one beside the folder that they name (images/a.jpg: images_4/a.jpg)."""
+
+    def __init__(self, root: Path, folder: ImageFolder, factor: int) -> None:
+        self._factor, self._within = factor, folder.root == root
+        beside = folder.root.with_name(f"{folder.root.name}_{factor}")
+        self._folder = folder if self._within else ImageFolder(beside)
+
+    def find(self, name: str) -> Path | None:
+        if self._factor == 1:
+            return None
+        if not self._within:
+            return self._folder.find(name)
+        first, slash, rest = name.partition("/")
+        return self._folder.find(f"{first}_{self._factor}/{rest}") if slash else None
 
 
 def _check_aspect(where: Path, camera: ColmapCamera, path: Path, size: tuple[int, int]) -> None:

@@ -24,9 +24,11 @@ class ImageFolder:
 
     def find(self, name: str) -> Path | None:
         """The file of an image name: exactly, else with / for \\, else as the same text in another Unicode form or
-        case, else with another extension."""
+        case, else with another extension. Names that lead out of the folder are taken as they are."""
         if name in self._names:
             return self.root / name
+        if name.startswith(("/", "../")):
+            return path if (path := self.root / name).is_file() else None
         for level, key in enumerate(_KEYS):
             if level == len(self._indexes):
                 self._indexes.append(_index(self._names, key))

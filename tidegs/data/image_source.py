@@ -28,6 +28,7 @@ class ImageSource:
     distorted: bool
     mask: Path | None = None  # an image whose pixels above 127 are kept
     invert_mask: bool = False
+    background: tuple[int, int, int] | None = None  # what alpha is blended over, instead of being a mask
 
     def load(self, maps: MapCache) -> tuple[np.ndarray, np.ndarray | None]:
         """(rgb uint8 [h, w, 3], mask uint8 [h, w] or None). The mask is 255 where a pixel counts: where the alpha of
@@ -39,6 +40,8 @@ class ImageSource:
                 f"{self.path}: the image is {width}x{height}, but was {self.file_size[0]}x{self.file_size[1]} when the "
                 "scene was opened; leave the images as they are while tidegs runs"
             )
+        if keep is not None and self.background is not None:
+            rgb, keep = _blend(rgb, keep, self.background), None
         if self.mask is not None:
             given = _load_mask(self.mask, self.file_size, self.invert_mask)
             keep = given if keep is None else np.minimum(keep, given)
@@ -63,6 +66,7 @@ def make_source(
     camera: ColmapCamera,
     mask: Path | None = None,
     invert_mask: bool = False,
+    background: tuple[int, int, int] | None = None,
 ) -> ImageSource:
     """The source of a file whose downscaled image is that of `camera`, which the file `where` states. Raises
     SceneError where the camera has no pinhole equivalent."""
@@ -70,7 +74,12 @@ def make_source(
         pinhole = pinhole_of(camera)
     except SceneError as error:
         raise SceneError(f"{where}: {error}") from None
-    return ImageSource(path, file_size, camera, pinhole, is_distorted(camera), mask, invert_mask)
+    return ImageSource(path, file_size, camera, pinhole, is_distorted(camera), mask, invert_mask, background)
+
+
+def _blend(rgb: np.ndarray, alpha: np.ndarray, background: tuple[int, int, int]) -> np.ndarray:
+    a = alpha[..., None].astype(np.uint16)
+    return ((rgb * a + np.array(background, np.uint16) * (255 - a) + 127) // 255).astype(np.uint8)
 
 
 def _load_mask(path: Path, size: tuple[int, int], invert: bool) -> np.ndarray:

@@ -35,6 +35,7 @@ class Input:
     folders: tuple[Path, ...]  # where image names may start, best first
     warnings: tuple[str, ...] = ()
     test: frozenset[str] | None = None  # names held out, where the format says so
+    point_count: int | None = None  # number of points, where it is known without reading them
 
 
 def colmap_input(root: Path, model: ColmapModel) -> Input:
@@ -46,4 +47,6 @@ def colmap_input(root: Path, model: ColmapModel) -> Input:
         views.append(View(image.name, model.cameras[image.camera_id], viewmat))
     places = [root, *(p for p in (model.folder.parent, model.folder.parent.parent) if p != root)]
     folders = [p / name for name in ("images", "input", "rgb") for p in places] + [root]
-    return Input(model.cameras_path, tuple(views), model.points, tuple(folders), model.warnings)
+    return Input(
+        model.cameras_path, tuple(views), model.points, tuple(folders), model.warnings, None, model.point_count()
+    )

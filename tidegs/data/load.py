@@ -6,17 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from tidegs.data.colmap import read_colmap
+from tidegs.data.colmap import find_models, read_colmap
 from tidegs.data.files import FileOptions, join_files
 from tidegs.data.image_source import ImageSource
 from tidegs.data.inputs import Input, View, colmap_input
-from tidegs.data.points import gather, typical_depth
-from tidegs.data.scene import Camera, Scene, WorldTransform
+from tidegs.data.points import PointStream, gather, typical_depth
+from tidegs.data.scene import Camera, PointSource, Scene, WorldTransform
+from tidegs.data.transforms import find_transforms, transforms_input
 from tidegs.data.undistort import pinhole_of, rescale
 from tidegs.data.world import fit_transform, positions_of, to_scene_frame
 from tidegs.errors import SceneError
 
 EXTENT_MARGIN = 1.1  # gsplat's trainer: scene_scale = 1.1 x greatest distance of a camera from their mean
+
+STREAM_POINTS = 1 << 24  # points beyond which they stay in their file: 250 MB in memory
 
 
 def load_scene(
@@ -27,6 +30,7 @@ def load_scene(
     images: str | None = None,
     masks: str | None = None,
     invert_masks: bool = False,
+    background: tuple[int, int, int] | None = None,
     need_images: bool = True,
 ) -> Scene:
     """Opens the scene in folder `root`.
@@ -34,7 +38,8 @@ def load_scene(
     `factor` N > 1 trains on images N times smaller: those of the folder `<images>_N`, found by name, or downscaled by
     area where a file is not there. Every `test_every`-th image by name is held out for testing (0: none). `images` and
     `masks` name folders below the root; masks are found by image name, with or without ".png" appended, and the folder
-    "masks" is used where it exists. With `need_images` unset, no file is looked for and sizes are the model's.
+    "masks" is used where it exists. Alpha is a mask too, unless a `background` (rgb, 0 to 255) is given to blend it
+    over. With `need_images` unset, no file is looked for and sizes are the model's.
     Raises SceneError or ImageError.
     """
     root = Path(root)
@@ -46,20 +51,19 @@ def load_scene(
     warnings = list(source.warnings)
     transform = _transform(root, source, warnings)
     if need_images:
-        joined = join_files(root, source, FileOptions(factor, images, masks, invert_masks), warnings)
+        joined = join_files(root, source, FileOptions(factor, images, masks, invert_masks, background), warnings)
         cameras = tuple(_camera(view, file, transform) for view, file in joined)
     else:
         cameras = tuple(_bare_camera(source, view, factor, transform) for view in source.views)
-    points, dropped = gather(source.points(), transform)
-    if dropped:
-        warnings.append(f"{root}: {dropped} points with coordinates that are not finite or absurdly far were dropped")
-    if points.count == 0:
-        warnings.append(f"{root}: the scene has no 3D points, so training cannot start from it")
+    points = _points(root, source, transform, warnings)
     train, test = _split(source, cameras, test_every, warnings)
     return Scene(root, cameras, points, transform, train, test, EXTENT_MARGIN, tuple(warnings))
 
 
 def _read_input(root: Path) -> Input:
+    files = find_transforms(root)
+    if files and not find_models(root, deep=False):
+        return transforms_input(root, files)
     return colmap_input(root, read_colmap(root))
 
 
@@ -73,6 +77,18 @@ def _transform(root: Path, source: Input, warnings: list[str]) -> WorldTransform
             "in the scene extent"
         )
     return transform
+
+
+def _points(root: Path, source: Input, transform: WorldTransform, warnings: list[str]) -> PointSource:
+    """In memory where they are few or their number is unknown, else a stream."""
+    if source.point_count is not None and source.point_count > STREAM_POINTS:
+        return PointStream(source.points, transform, source.point_count)
+    points, dropped = gather(source.points(), transform)
+    if dropped:
+        warnings.append(f"{root}: {dropped} points with coordinates that are not finite or absurdly far were dropped")
+    if points.count == 0:
+        warnings.append(f"{root}: the scene has no 3D points, so training cannot start from it")
+    return points
 
 
 def _camera(view: View, file: ImageSource, transform: WorldTransform) -> Camera:

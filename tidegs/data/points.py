@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,24 @@ def to_scene(chunks: Chunks, transform: WorldTransform) -> Iterator[tuple[Points
             scene = transform.to_scene(xyz)
             good = (np.abs(scene) < _FAR).all(axis=1)
         yield Points(scene[good].astype(np.float32), rgb[good]), int(len(good) - np.count_nonzero(good))
+
+
+@dataclass(frozen=True)
+class PointStream:
+    """Points that stay in their file and are read anew for each use; a PointSource."""
+
+    open: Callable[[], Chunks]
+    transform: WorldTransform
+    count: int  # as the file states; those that `to_scene` drops included
+
+    def chunks(self, rows: int = 1 << 20) -> Iterator[Points]:
+        """The points in file order, at most `rows` at a time."""
+        for part, _ in to_scene(self.open(), self.transform):
+            yield from part.chunks(rows)
+
+    def gather(self) -> Points:
+        """All points in memory."""
+        return gather(self.open(), self.transform)[0]
 
 
 def gather(chunks: Chunks, transform: WorldTransform) -> tuple[Points, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -40,9 +41,23 @@ class Camera:
     source: object = None  # how to get from the file to the pinhole image (undistortion); owned by data/
 
 
+class PointSource(Protocol):
+    """Seed points in the scene frame, in memory or on their way from a file."""
+
+    @property
+    def count(self) -> int:
+        """Number of points; of a file that is not read yet, what it states, points without a place included."""
+
+    def chunks(self, rows: int = 1 << 20) -> Iterator[Points]:
+        """The points in file order, at most `rows` at a time. May be called again, and yields the same."""
+
+    def gather(self) -> Points:
+        """All points in memory."""
+
+
 @dataclass(frozen=True)
 class Points:
-    """Seed points in the scene frame."""
+    """Seed points in the scene frame, in memory."""
 
     xyz: np.ndarray  # float32 [n, 3]
     rgb: np.ndarray  # uint8 [n, 3]
@@ -57,6 +72,10 @@ class Points:
         for at in range(0, len(self.xyz), rows):
             yield Points(self.xyz[at : at + rows], self.rgb[at : at + rows])
 
+    def gather(self) -> Points:
+        """Itself."""
+        return self
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -64,14 +83,14 @@ class Scene:
 
     root: Path
     cameras: tuple[Camera, ...]
-    points: Points
+    points: PointSource
     transform: WorldTransform
     train: tuple[int, ...]
     test: tuple[int, ...]
     extent: float  # 1.1 x greatest distance of a camera from their mean, scene units (gsplat's scene_scale, robust)
     warnings: tuple[str, ...] = ()
 
-    def require_points(self) -> Points:
+    def require_points(self) -> PointSource:
         """The seed points. Raises SceneError where there are none, as training has nothing to start from."""
         if self.points.count == 0:
             raise SceneError(
