@@ -1,0 +1,43 @@
+// The separable 11-tap Gaussian window of SSIM (sigma 1.5) over rows of floats of one fixed pitch.
+// Invariant: no sum runs across columns, so the result of a column depends neither on the vector width nor on the tile.
+#pragma once
+
+#include "core/simd.hpp"
+
+namespace tidegs::loss {
+
+constexpr int kTaps = 11;
+constexpr int kHalf = kTaps / 2;
+constexpr int kTileCols = 256;  // most columns of the image in one task
+constexpr int kPitch = 304;     // floats between rows: the tile, a halo of two windows, room for a last vector
+constexpr int kBlock = 4;       // rows that `down` makes at once
+static_assert(kPitch >= kTileCols + 4 * kHalf + 16 && kPitch % 16 == 0, "a last vector must stay within its row");
+
+// exp(-k^2 / (2 * 1.5^2)) / sum for k = 0..5 (Wang et al. 2004, section III.C).
+constexpr float kWindow[kHalf + 1] = {0.26601172f, 0.21300554f, 0.10936069f, 0.03600077f, 0.00759876f, 0.00102838f};
+
+// The window over W adjacent columns: lane i is centred on src[i + 5].
+inline vf across(const float* src) {
+    vf sum = load(src + kHalf) * kWindow[0];
+    for (int k = 1; k <= kHalf; ++k) sum = fma(set1(kWindow[k]), load(src + kHalf - k) + load(src + kHalf + k), sum);
+    return sum;
+}
+
+// out[r] = the window over the rows src[r .. r + 10], r < kBlock, for n columns; each source row is loaded once.
+inline void down(const float* src, float* out, int n) {
+    for (int i = 0; i < n; i += W) {
+        vf sum[kBlock] = {};
+#pragma GCC unroll 16
+        for (int row = 0; row < kBlock + kTaps - 1; ++row) {
+            const vf value = load(src + row * kPitch + i);
+#pragma GCC unroll 4
+            for (int r = 0; r < kBlock; ++r) {
+                const int k = row - r - kHalf;
+                if (k >= -kHalf && k <= kHalf) sum[r] = fma(set1(kWindow[k < 0 ? -k : k]), value, sum[r]);
+            }
+        }
+        for (int r = 0; r < kBlock; ++r) store(out + r * kPitch + i, sum[r]);
+    }
+}
+
+}  // namespace tidegs::loss
