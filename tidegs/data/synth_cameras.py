@@ -72,7 +72,7 @@ def _street_route(city: City) -> np.ndarray:
     half = city.extent[0] / 2 - 8.0
     corners = []
     for leg, j in enumerate(order):
-        y = city.solids.origin[1] + j * city.solids.pitch[1]
+        y = city.solids.y0 + j * city.solids.pitch_y
         ends = [(-half, y), (half, y)]
         corners += ends if leg % 2 == 0 else ends[::-1]
     return np.array(corners)

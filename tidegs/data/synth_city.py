@@ -6,12 +6,14 @@ Frame: metres, x east, y north, z up, ground at z = 0, centred on the origin; in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from tidegs.data.synth_cast import render_rows, seen_from
+from tidegs.data.synth_cast import clear_views, render_rows
 from tidegs.data.synth_hash import seed_key
 from tidegs.data.synth_layout import Solids, lay_out
 from tidegs.data.synth_sample import face_table, fill_points
@@ -53,7 +55,13 @@ class City:
         for at in range(start, stop, chunk):
             m = min(chunk, stop - at)
             xyz, rgb = np.empty((m, 3)), np.empty((m, 3), np.uint8)
-            fill_points(self.solids, faces, key, n, at, footprint, noise, xyz, rgb)
+            spans = np.linspace(0, m, 4 * available_cores() + 1).astype(int)
+
+            def fill(k: int, at: int = at, xyz: np.ndarray = xyz, rgb: np.ndarray = rgb, spans: np.ndarray = spans) -> None:
+                a, b = int(spans[k]), int(spans[k + 1])
+                fill_points(self.solids, faces, key, n, at + a, footprint, noise, xyz[a:b], rgb[a:b])
+
+            _in_threads(fill, len(spans) - 1)
             yield xyz, rgb
 
     def visible(self, viewmat: np.ndarray, K: np.ndarray, width: int, height: int, xyz: np.ndarray) -> np.ndarray:
@@ -90,8 +98,22 @@ def render_view(
         raise ConfigError(f"camera at {np.round(eye, 2).tolist()} is under the ground or outside the sky's dome")
     image = np.empty((height, width, 3), np.uint8)
     rot = np.ascontiguousarray(viewmat[:3, :3].T, np.float64)
-    render_rows(city.solids, rot, eye, np.array([K[0, 0], K[1, 1], K[0, 2], K[1, 2]], np.float64), samples, image)
+    k = np.array([K[0, 0], K[1, 1], K[0, 2], K[1, 2]], np.float64)
+    parts = min(height, 4 * available_cores())
+    _in_threads(lambda part: render_rows(city.solids, rot, eye, k, samples, part, parts, image), parts)
     return image
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_threads(work: Callable[[int], None], parts: int) -> None:
+    """work(0) ... work(parts - 1) on all cores. The kernels release the interpreter's lock; parts share no output."""
+    with ThreadPoolExecutor(available_cores()) as pool:
+        for _ in pool.map(work, range(parts)):
+            pass
 
 
 def _eye(viewmat: np.ndarray) -> np.ndarray:

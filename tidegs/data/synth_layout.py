@@ -33,24 +33,34 @@ _WOODS = ((0.36, 0.27, 0.20),)
 _COPPERS = ((0.42, 0.62, 0.54), (0.70, 0.66, 0.58))
 
 
-class Solids(NamedTuple):
-    """All arrays that numba kernels need. n solids, [ny, nx] blocks, [gy, gx] grid cells."""
+# One solid. Few arrays with records, because numba counts references of each array it hands from kernel to kernel.
+BODY = np.dtype(
+    [
+        *((name, np.float64) for name in ("x0", "y0", "z0", "x1", "y1", "z1")),  # the box around it
+        ("key", np.uint64),  # for textures
+        *((name, np.float32) for name in ("red", "green", "blue")),  # base colour in [0, 1]
+        ("kind", np.uint8),
+        ("material", np.uint8),
+    ],
+    align=True,
+)
+CELLS = np.dtype([("first", np.int64), ("last", np.int64), ("top", np.float64)])
 
-    kind: np.ndarray  # uint8 [n]
-    lo: np.ndarray  # float64 [n, 3]
-    hi: np.ndarray  # float64 [n, 3]
-    material: np.ndarray  # uint8 [n]
-    tint: np.ndarray  # float32 [n, 3], base colour in [0, 1]
-    key: np.ndarray  # uint64 [n], for textures
+
+class Solids(NamedTuple):
+    """All that numba kernels need. n solids, [ny, nx] blocks, [gy, gx] grid cells."""
+
+    body: np.ndarray  # BODY [n]
+    cells: np.ndarray  # CELLS [gy, gx]: range in `items`, greatest z of the cell's solids
+    items: np.ndarray  # int32, solids of each cell in ascending order
     use: np.ndarray  # uint8 [ny, nx], of each block
-    origin: np.ndarray  # float64 [2], the corner (least x, y) of the city and of the grid
-    pitch: np.ndarray  # float64 [2], block spacing along x and y
-    cell_start: np.ndarray  # int64 [gy * gx + 1], row-major
-    cell_items: np.ndarray  # int32, solids of each cell in ascending order
-    cell_top: np.ndarray  # float64 [gy, gx], greatest z of the cell's solids
-    top: float  # greatest z of all
+    x0: float  # the corner (least x, y) of the city and of the grid
+    y0: float
+    pitch_x: float  # block spacing
+    pitch_y: float
+    top: float  # greatest z of all solids
     dome: float  # radius of the sky and of the ground disc
-    ground_key: np.uint64
+    key: np.uint64  # for textures of the ground and the sky
 
 
 class _Builder:
@@ -185,8 +195,8 @@ def _streets(b: _Builder, lots: _Lots, key: np.uint64) -> None:
         b.add(BOX, PAINT, ((0.16, 0.18, 0.22),), u[3], (cx, cy), (hx * 0.62, hy * 0.62), (0.95, 1.5), keep)
 
 
-def _grid(lo: np.ndarray, hi: np.ndarray, origin: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, ...]:
-    """cell_start, cell_items, cell_top of solids over a grid of [gy, gx] cells."""
+def _grid(lo: np.ndarray, hi: np.ndarray, origin: np.ndarray, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """`cells` and `items` of solids over a grid of [gy, gx] cells."""
     gy, gx = shape
     limit = np.array([gx - 1, gy - 1])
     first = np.clip(np.floor((lo[:, :2] - origin) / CELL).astype(np.int64), 0, limit)
@@ -201,11 +211,12 @@ def _grid(lo: np.ndarray, hi: np.ndarray, origin: np.ndarray, shape: tuple[int, 
             items.append(inside)
     cell, item = np.concatenate(cells), np.concatenate(items)
     order = np.lexsort((item, cell))
-    start = np.zeros(gy * gx + 1, np.int64)
-    np.cumsum(np.bincount(cell, minlength=gy * gx), out=start[1:])
-    top = np.zeros(gy * gx)
-    np.maximum.at(top, cell, hi[item, 2])
-    return start, item[order].astype(np.int32), top.reshape(gy, gx)
+    count = np.bincount(cell, minlength=gy * gx)
+    cells_ = np.zeros(gy * gx, CELLS)
+    cells_["last"] = np.cumsum(count)
+    cells_["first"] = cells_["last"] - count
+    np.maximum.at(cells_["top"], cell, hi[item, 2])
+    return cells_.reshape(gy, gx), item[order].astype(np.int32)
 
 
 def lay_out(seed: int, extent: tuple[float, float]) -> Solids:
@@ -228,24 +239,25 @@ def lay_out(seed: int, extent: tuple[float, float]) -> Solids:
             build(b, _Lots(ids[m], cx[m], cy[m], half[0], half[1]), seed_key(seed, 10 + kind))
     _streets(b, _Lots(ids, cx, cy, half[0], half[1]), seed_key(seed, 20))
 
-    kind_, lo, hi, material, tint = (np.concatenate(p) for p in zip(*b.parts, strict=True))
-    shape = tuple(int(np.ceil(extent[a] / CELL)) for a in (1, 0))
-    start, items, tops = _grid(lo, hi, origin, (shape[0], shape[1]))
+    kinds, lo, hi, materials, tints = (np.concatenate(p) for p in zip(*b.parts, strict=True))
+    body = np.zeros(len(lo), BODY)
+    columns = (*lo.T, *hi.T, *np.clip(tints, 0.0, 1.0).T, kinds, materials)
+    names = ("x0", "y0", "z0", "x1", "y1", "z1", "red", "green", "blue", "kind", "material")
+    for name, column in zip(names, columns, strict=True):
+        body[name] = column
+    body["key"] = uniforms(seed_key(seed, 1), np.arange(len(lo)), 1)[0] * 2.0**53
+    cells, items = _grid(lo, hi, origin, (int(np.ceil(extent[1] / CELL)), int(np.ceil(extent[0] / CELL))))
     reach = float(np.hypot(*extent)) / 2.0
     return Solids(
-        kind=kind_,
-        lo=lo,
-        hi=hi,
-        material=material,
-        tint=np.clip(tint, 0.0, 1.0).astype(np.float32),
-        key=(uniforms(seed_key(seed, 1), np.arange(len(lo)), 1)[0] * 2.0**53).astype(np.uint64),
+        body=body,
+        cells=cells,
+        items=items,
         use=use.reshape(ny, nx),
-        origin=origin,
-        pitch=pitch,
-        cell_start=start,
-        cell_items=items,
-        cell_top=tops,
+        x0=float(origin[0]),
+        y0=float(origin[1]),
+        pitch_x=float(pitch[0]),
+        pitch_y=float(pitch[1]),
         top=float(hi[:, 2].max()),
         dome=reach + max(80.0, 0.1 * reach),
-        ground_key=seed_key(seed, 2),
+        key=seed_key(seed, 2),
     )

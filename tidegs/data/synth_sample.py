@@ -9,12 +9,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
 
 from tidegs.data.synth_cast import GROUND, SKY, normal_at, shade
-from tidegs.data.synth_hash import hash2, mix, unit
+from tidegs.data.synth_hash import hash2, kernel, mix, unit
 from tidegs.data.synth_layout import BOX, CELL, ELLIPSOID, GABLE_X, GABLE_Y, Solids
-from tidegs.data.synth_texture import RGB
+from tidegs.data.synth_texture import RGB, Body
 
 FACES = 5  # entries of each solid in the table
 _OUTSKIRTS = 0.1  # density of points on the ground outside the city, relative to the city
@@ -32,21 +31,21 @@ class Faces(NamedTuple):
 
 def face_table(c: Solids, sky_share: float) -> Faces:
     """sky_share: fraction of the points that lie on the dome."""
-    size = c.hi - c.lo
-    area = np.zeros((len(size), FACES))
-    x, y, z = size.T
-    box = c.kind == BOX
+    body = c.body
+    x, y, z = (body[f"{a}1"] - body[f"{a}0"] for a in "xyz")
+    area = np.zeros((len(body), FACES))
+    box = body["kind"] == BOX
     area[box] = np.stack([x * y, y * z, y * z, x * z, x * z], 1)[box]
     for kind, across, along in ((GABLE_X, y, x), (GABLE_Y, x, y)):
         slope, end = along * np.hypot(across / 2.0, z), across * z / 2.0
-        m = c.kind == kind
+        m = body["kind"] == kind
         area[m] = np.stack([slope, slope, end, end, 0.0 * end], 1)[m]
-    ball = c.kind == ELLIPSOID
+    ball = body["kind"] == ELLIPSOID
     p = 1.6075  # Thomsen's approximation of an ellipsoid's area
-    a, b, h = (0.5 * size[ball].T) ** p
+    a, b, h = ((0.5 * side[ball]) ** p for side in (x, y, z))
     area[ball, 0] = 4.0 * math.pi * ((a * b + a * h + b * h) / 3.0) ** (1.0 / p)
     ny, nx = c.use.shape
-    width, depth = nx * c.pitch[0], ny * c.pitch[1]
+    width, depth = nx * c.pitch_x, ny * c.pitch_y
     ground = [width * depth, _OUTSKIRTS * 4.0 * c.dome**2]
     solid_ground = area.sum() + ground[0] + _OUTSKIRTS * (math.pi * c.dome**2 - ground[0])
     cumulative = np.cumsum([*area.ravel(), *ground, sky_share / (1.0 - sky_share) * solid_ground])
@@ -54,7 +53,7 @@ def face_table(c: Solids, sky_share: float) -> Faces:
     return Faces(cumulative, np.searchsorted(cumulative, marks * cumulative[-1], side="right"))
 
 
-@njit(cache=True)
+@kernel
 def _permute(i: int, n: int, key: int) -> int:
     """A bijection of [0, n): multiply and xor-shift in the next power of two, walked until it lands inside."""
     bits = 1
@@ -70,12 +69,12 @@ def _permute(i: int, n: int, key: int) -> int:
             return np.int64(x)
 
 
-@njit(cache=True)
-def _on_solid(c: Solids, s: int, face: int, u: float, v: float) -> tuple[float, float, float]:
+@kernel
+def _on_solid(b: Body, face: int, u: float, v: float) -> tuple[float, float, float]:
     """The point (u, v) in [0, 1)^2 of a face."""
-    x0, y0, z0 = c.lo[s, 0], c.lo[s, 1], c.lo[s, 2]
-    x, y, z = c.hi[s, 0] - x0, c.hi[s, 1] - y0, c.hi[s, 2] - z0
-    kind = c.kind[s]
+    x0, y0, z0 = b.x0, b.y0, b.z0
+    x, y, z = b.x1 - x0, b.y1 - y0, b.z1 - z0
+    kind = b.kind
     if kind == BOX:
         if face == 0:
             return x0 + u * x, y0 + v * y, z0 + z
@@ -94,43 +93,45 @@ def _on_solid(c: Solids, s: int, face: int, u: float, v: float) -> tuple[float, 
         along, across, rise = u, (0.5 * v if face == 0 else 1.0 - 0.5 * v), v
     else:
         fold = u + v >= 1.0
-        a, b = (1.0 - u, 1.0 - v) if fold else (u, v)
-        along, across, rise = float(face - 2), a + 0.5 * b, b
+        u, v = (1.0 - u, 1.0 - v) if fold else (u, v)
+        along, across, rise = float(face - 2), u + 0.5 * v, v
     if kind == GABLE_X:
         return x0 + along * x, y0 + across * y, z0 + rise * z
     return x0 + across * x, y0 + along * y, z0 + rise * z
 
 
-@njit(cache=True)
-def _contains(c: Solids, s: int, p: RGB) -> bool:
-    q = np.empty(3)
-    for k in range(3):
-        q[k] = (2.0 * p[k] - c.lo[s, k] - c.hi[s, k]) / (c.hi[s, k] - c.lo[s, k])
-    if c.kind[s] == ELLIPSOID:
-        return q[0] * q[0] + q[1] * q[1] + q[2] * q[2] < 1.0
-    if max(abs(q[0]), max(abs(q[1]), abs(q[2]))) >= 1.0:
+@kernel
+def _contains(b: Body, p: RGB) -> bool:
+    x = (2.0 * p[0] - b.x0 - b.x1) / (b.x1 - b.x0)
+    y = (2.0 * p[1] - b.y0 - b.y1) / (b.y1 - b.y0)
+    z = (2.0 * p[2] - b.z0 - b.z1) / (b.z1 - b.z0)
+    if max(abs(x), max(abs(y), abs(z))) >= 1.0:
         return False
-    if c.kind[s] == BOX:
+    if b.kind == ELLIPSOID:
+        return x * x + y * y + z * z < 1.0
+    if b.kind == BOX:
         return True
-    return 0.5 * (q[2] + 1.0) + abs(q[1 if c.kind[s] == GABLE_X else 0]) < 1.0
+    return 0.5 * (z + 1.0) + abs(y if b.kind == GABLE_X else x) < 1.0
 
 
-@njit(cache=True)
+@kernel
 def inside_solid(c: Solids, p: RGB) -> bool:
     """Whether a point lies inside a solid or under the ground."""
     if p[2] <= 0.0:
         return True
-    gy, gx = c.cell_top.shape
-    i, j = np.int64(math.floor((p[0] - c.origin[0]) / CELL)), np.int64(math.floor((p[1] - c.origin[1]) / CELL))
-    if i < 0 or j < 0 or i >= gx or j >= gy or p[2] > c.cell_top[j, i]:
+    gy, gx = c.cells.shape
+    i, j = np.int64(math.floor((p[0] - c.x0) / CELL)), np.int64(math.floor((p[1] - c.y0) / CELL))
+    if i < 0 or j < 0 or i >= gx or j >= gy:
         return False
-    for at in range(c.cell_start[j * gx + i], c.cell_start[j * gx + i + 1]):
-        if _contains(c, c.cell_items[at], p):
-            return True
+    cell = c.cells[j, i]
+    if p[2] < cell.top:
+        for at in range(cell.first, cell.last):
+            if _contains(c.body[c.items[at]], p):
+                return True
     return False
 
 
-@njit(cache=True)
+@kernel
 def _draw(c: Solids, faces: Faces, share: float, u: float, v: float) -> tuple[int, RGB, RGB, bool]:
     """Surface, point, normal of a place in the cumulative table; and whether the point can be seen at all."""
     target = share * faces.cumulative[-1]
@@ -138,26 +139,25 @@ def _draw(c: Solids, faces: Faces, share: float, u: float, v: float) -> tuple[in
     while faces.cumulative[f] <= target and f < len(faces.cumulative) - 1:
         f += 1
     up = (0.0, 0.0, 1.0)
-    solids = len(c.kind)
+    solids = len(c.body)
     if f >= FACES * solids:
-        ny, nx = c.use.shape
         part = f - FACES * solids
         if part == 0:
-            p = (c.origin[0] * (1.0 - 2.0 * u), c.origin[1] * (1.0 - 2.0 * v), 0.0)
+            p = (c.x0 * (1.0 - 2.0 * u), c.y0 * (1.0 - 2.0 * v), 0.0)
             return GROUND, p, up, not inside_solid(c, (p[0], p[1], 1e-3))
         if part == 1:
             p = (c.dome * (2.0 * u - 1.0), c.dome * (2.0 * v - 1.0), 0.0)
-            outside = abs(p[0]) > -c.origin[0] or abs(p[1]) > -c.origin[1]
+            outside = abs(p[0]) > -c.x0 or abs(p[1]) > -c.y0
             return GROUND, p, up, outside and p[0] * p[0] + p[1] * p[1] < c.dome * c.dome
         flat = c.dome * math.sqrt(1.0 - v * v)
         return SKY, (flat * math.cos(2.0 * math.pi * u), flat * math.sin(2.0 * math.pi * u), c.dome * v), up, True
     s = f // FACES
-    p = _on_solid(c, s, f % FACES, u, v)
-    n = normal_at(c, s, p)
+    p = _on_solid(c.body[s], f % FACES, u, v)
+    n = normal_at(c.body[s], p)
     return s, p, n, not inside_solid(c, (p[0] + 1e-3 * n[0], p[1] + 1e-3 * n[1], p[2] + 1e-3 * n[2]))
 
 
-@njit(cache=True, parallel=True)
+@kernel
 def fill_points(
     c: Solids, faces: Faces, key: int, n: int, start: int, footprint: float, noise: float, xyz: np.ndarray, rgb: np.ndarray
 ) -> None:
@@ -165,7 +165,7 @@ def fill_points(
 
     noise: standard deviation in metres of each coordinate. footprint: width in metres that a colour stands for.
     """
-    for k in prange(len(xyz)):
+    for k in range(len(xyz)):
         i = _permute(start + k, n, key)
         share = (i + unit(hash2(key, i, 1))) / n
         u = unit(np.uint64(i) * _R2_X + key)

@@ -7,11 +7,11 @@ the footprint (metres), so distant surfaces fade to their mean instead of aliasi
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import njit
 
-from tidegs.data.synth_hash import fade, fbm, hash2, pulse, unit, value_noise
+from tidegs.data.synth_hash import fade, fbm, hash2, kernel, pulse, unit, value_noise
 from tidegs.data.synth_layout import (
     APARTMENTS,
     ASPHALT,
@@ -30,26 +30,27 @@ from tidegs.data.synth_layout import (
 )
 
 RGB = tuple[float, float, float]
+Body = Any  # a numba record of dtype BODY
 
 
-@njit(cache=True)
+@kernel
 def _blend(a: RGB, b: RGB, w: float) -> RGB:
     return a[0] + (b[0] - a[0]) * w, a[1] + (b[1] - a[1]) * w, a[2] + (b[2] - a[2]) * w
 
 
-@njit(cache=True)
+@kernel
 def _scale(a: RGB, s: float) -> RGB:
     return a[0] * s, a[1] * s, a[2] * s
 
 
-@njit(cache=True)
+@kernel
 def _vary(key: int, u: float, v: float, size_u: float, size_v: float, fp: float) -> float:
     """A random number in [-1, 1] for each cell of a lattice, gone where cells are unresolved."""
     h = hash2(key, np.int64(math.floor(u / size_u)), np.int64(math.floor(v / size_v)))
     return (2.0 * unit(h) - 1.0) * fade(fp, min(size_u, size_v))
 
 
-@njit(cache=True)
+@kernel
 def _bricks(base: RGB, key: int, u: float, v: float, fp: float) -> RGB:
     """Courses of 0.25 m, bricks of 0.6 m, each of its own shade, with pale mortar."""
     shifted = u + 0.3 * (math.floor(v / 0.25) % 2.0)
@@ -58,7 +59,7 @@ def _bricks(base: RGB, key: int, u: float, v: float, fp: float) -> RGB:
     return _blend(color, (0.74, 0.71, 0.66), 0.75 * mortar)
 
 
-@njit(cache=True)
+@kernel
 def _windows(wall: RGB, key: int, u: float, v: float, width: float, tall: float, share: float, fp: float) -> RGB:
     """A window in each bay of about 3 m and each floor of 3 m, framed; some have curtains or stand open."""
     bay = width / max(1.0, math.floor(width / 3.0 + 0.5))
@@ -81,7 +82,7 @@ def _windows(wall: RGB, key: int, u: float, v: float, width: float, tall: float,
     return _blend(color, (0.88, 0.87, 0.84), bars)
 
 
-@njit(cache=True)
+@kernel
 def _shops(color: RGB, key: int, u: float, v: float, fp: float) -> RGB:
     """Shop fronts on the lowest floor: wide panes, doors, a sign band of random colour every 6 m."""
     h = hash2(key + np.uint64(11), np.int64(math.floor(u / 6.0)), 0)
@@ -97,7 +98,7 @@ def _shops(color: RGB, key: int, u: float, v: float, fp: float) -> RGB:
     return _blend(color, (0.18 + 0.2 * goods, 0.2 + 0.12 * goods, 0.24), pane)
 
 
-@njit(cache=True)
+@kernel
 def _glass_wall(base: RGB, key: int, u: float, v: float, tall: float, fp: float) -> RGB:
     """Curtain wall: panes of 1.5 m, a spandrel band at each floor, mullions."""
     color = _scale(base, 0.75 + 0.4 * v / max(tall, 1.0) + 0.35 * _vary(key, u, v, 1.5, 3.0, fp))
@@ -107,9 +108,9 @@ def _glass_wall(base: RGB, key: int, u: float, v: float, tall: float, fp: float)
     return _blend(color, (0.72, 0.72, 0.70), pulse(u - 0.05, 1.5, 0.1, fp))
 
 
-@njit(cache=True)
-def _wall(c: Solids, s: int, base: RGB, u: float, v: float, width: float, tall: float, fp: float) -> RGB:
-    key, material = c.key[s], c.material[s]
+@kernel
+def _wall(b: Body, base: RGB, u: float, v: float, width: float, tall: float, fp: float) -> RGB:
+    key, material = b.key, b.material
     stain = 1.0 + 0.10 * fbm(u, v * 0.5, key, 6.0, 5, fp)
     if material == GLASS:
         return _scale(_glass_wall(base, key, u, v, tall, fp), 0.5 + 0.5 * stain)
@@ -129,18 +130,18 @@ def _wall(c: Solids, s: int, base: RGB, u: float, v: float, width: float, tall: 
     return _scale(color, 0.78 + 0.22 * min(1.0, v / 1.5))
 
 
-@njit(cache=True)
-def _roof(c: Solids, s: int, base: RGB, x: float, y: float, fp: float) -> RGB:
+@kernel
+def _roof(b: Body, base: RGB, x: float, y: float, fp: float) -> RGB:
     """Flat roofs: felt strips, puddle stains, gravel, a pale parapet."""
-    key = c.key[s]
-    edge = min(min(x - c.lo[s, 0], c.hi[s, 0] - x), min(y - c.lo[s, 1], c.hi[s, 1] - y))
+    key = b.key
+    edge = min(min(x - b.x0, b.x1 - x), min(y - b.y0, b.y1 - y))
     color = _blend((0.52, 0.51, 0.50), base, 0.3)
     color = _scale(color, 1.0 + 0.16 * fbm(x, y, key, 4.0, 6, fp) + 0.08 * _vary(key, x, y, 1.0, 8.0, fp))
     color = _scale(color, 1.0 - 0.3 * pulse(x, 1.0, 0.05, fp))
     return _blend(color, (0.76, 0.74, 0.70), min(1.0, max(0.0, 0.5 + (0.35 - edge) / max(fp, 0.01))))
 
 
-@njit(cache=True)
+@kernel
 def _tiles(base: RGB, key: int, along: float, down: float, fp: float) -> RGB:
     """Rows of roof tiles with a shadow line under each row."""
     shifted = along + 0.2 * (math.floor(down / 0.35) % 2.0)
@@ -148,10 +149,9 @@ def _tiles(base: RGB, key: int, along: float, down: float, fp: float) -> RGB:
     return _scale(color, 1.0 - 0.35 * pulse(down, 0.35, 0.07, fp) - 0.2 * pulse(shifted, 0.4, 0.04, fp))
 
 
-@njit(cache=True)
-def _road(c: Solids, a: float, along: float, period: float, x: float, y: float, fp: float) -> RGB:
+@kernel
+def _road(key: int, a: float, along: float, period: float, x: float, y: float, fp: float) -> RGB:
     """a: distance from the centre line; along: distance from the crossing at the start of this stretch."""
-    key = c.ground_key
     gray = 0.34 * (1.0 + 0.12 * fbm(x, y, key, 5.0, 6, fp) + 0.10 * _vary(key, x, y, 7.0, 9.0, fp))
     color = (gray, gray * 1.01, gray * 1.04)
     inner = min(along, period - along)
@@ -168,26 +168,25 @@ def _road(c: Solids, a: float, along: float, period: float, x: float, y: float, 
     return _blend(color, (0.20, 0.18, 0.17), cover * 0.8)
 
 
-@njit(cache=True)
+@kernel
 def _grass(key: int, x: float, y: float, fp: float) -> RGB:
     n = fbm(x, y, key + np.uint64(17), 9.0, 7, fp)
     color = _blend((0.30, 0.42, 0.19), (0.50, 0.52, 0.26), min(1.0, max(0.0, 0.4 + 0.4 * n)))
     return _scale(color, 1.0 + 0.12 * n)
 
 
-@njit(cache=True)
+@kernel
 def _paving(key: int, x: float, y: float, size: float, fp: float) -> RGB:
     shade = 1.0 + 0.10 * _vary(key, x, y, size, size, fp) + 0.08 * fbm(x, y, key, 3.0, 5, fp)
     joint = 1.0 - (1.0 - pulse(x, size, 0.05, fp)) * (1.0 - pulse(y, size, 0.05, fp))
     return _scale((0.64, 0.62, 0.58), shade * (1.0 - 0.35 * joint))
 
 
-@njit(cache=True)
-def _lot(c: Solids, use: int, dx: float, dy: float, x: float, y: float, fp: float) -> RGB:
+@kernel
+def _lot(key: int, use: int, pitch: float, dx: float, dy: float, x: float, y: float, fp: float) -> RGB:
     """Ground of a lot; dx, dy from its centre."""
-    key = c.ground_key
     if use == HOUSES:
-        path = pulse(dx - 0.6, c.pitch[0] / 4.5, 1.2, fp) * min(1.0, max(0.0, 0.5 + (abs(dy) - 11.0) / max(fp, 0.01)))
+        path = pulse(dx - 0.6, pitch / 4.5, 1.2, fp) * min(1.0, max(0.0, 0.5 + (abs(dy) - 11.0) / max(fp, 0.01)))
         return _blend(_grass(key, x, y, fp), _paving(key, x, y, 0.6, fp), path)
     if use == PARK:
         r = math.sqrt(dx * dx + dy * dy)
@@ -201,7 +200,7 @@ def _lot(c: Solids, use: int, dx: float, dy: float, x: float, y: float, fp: floa
     return _paving(key, x, y, 2.0, fp)
 
 
-@njit(cache=True)
+@kernel
 def _fields(key: int, x: float, y: float, fp: float) -> RGB:
     """Farmland around the city: patches of 45 m, each with its crop and rows."""
     wx = x + 8.0 * value_noise(x / 60.0, y / 60.0, key)
@@ -214,45 +213,45 @@ def _fields(key: int, x: float, y: float, fp: float) -> RGB:
     return _scale(color, 1.0 + 0.14 * fbm(x, y, key, 16.0, 8, fp))
 
 
-@njit(cache=True)
+@kernel
 def ground_color(c: Solids, x: float, y: float, fp: float) -> RGB:
     """Albedo of the ground at (x, y)."""
     ny, nx = c.use.shape
-    gx, gy = (x - c.origin[0]) / c.pitch[0], (y - c.origin[1]) / c.pitch[1]
+    gx, gy = (x - c.x0) / c.pitch_x, (y - c.y0) / c.pitch_y
     i, j = np.int64(math.floor(gx)), np.int64(math.floor(gy))
-    fx, fy = (gx - math.floor(gx)) * c.pitch[0], (gy - math.floor(gy)) * c.pitch[1]
-    ax, ay = min(fx, c.pitch[0] - fx), min(fy, c.pitch[1] - fy)
-    margin = max(-gx * c.pitch[0], -gy * c.pitch[1])
-    margin = max(margin, max((gx - nx) * c.pitch[0], (gy - ny) * c.pitch[1]))
+    fx, fy = (gx - math.floor(gx)) * c.pitch_x, (gy - math.floor(gy)) * c.pitch_y
+    ax, ay = min(fx, c.pitch_x - fx), min(fy, c.pitch_y - fy)
+    margin = max(-gx * c.pitch_x, -gy * c.pitch_y)
+    margin = max(margin, max((gx - nx) * c.pitch_x, (gy - ny) * c.pitch_y))
     if margin > ASPHALT:
-        return _fields(c.ground_key, x, y, fp)
+        return _fields(c.key, x, y, fp)
     road = min(ax, ay)
     if road < ASPHALT:
         if ax < ay:
-            return _road(c, ax, fy, c.pitch[1], x, y, fp)
-        return _road(c, ay, fx, c.pitch[0], x, y, fp)
+            return _road(c.key, ax, fy, c.pitch_y, x, y, fp)
+        return _road(c.key, ay, fx, c.pitch_x, x, y, fp)
     if road < KERB:
-        color = _paving(c.ground_key, x, y, 0.9, fp)
+        color = _paving(c.key, x, y, 0.9, fp)
         return _scale(color, 1.15 if road < ASPHALT + 0.3 else 1.0)
     i, j = min(max(i, 0), nx - 1), min(max(j, 0), ny - 1)
-    return _lot(c, c.use[j, i], fx - 0.5 * c.pitch[0], fy - 0.5 * c.pitch[1], x, y, fp)
+    return _lot(c.key, c.use[j, i], c.pitch_x, fx - 0.5 * c.pitch_x, fy - 0.5 * c.pitch_y, x, y, fp)
 
 
-@njit(cache=True)
+@kernel
 def sky_color(c: Solids, x: float, y: float, z: float) -> RGB:
     """The dome: paler at the horizon, with soft clouds. It gives its own light (not shaded)."""
     r = c.dome
     up = min(1.0, max(0.0, z / r))
     color = _blend((0.80, 0.86, 0.92), (0.40, 0.58, 0.84), math.sqrt(up))
-    n = fbm(x / r, y / r, c.ground_key + np.uint64(53), 0.8, 4, 0.0)
+    n = fbm(x / r, y / r, c.key + np.uint64(53), 0.8, 4, 0.0)
     return _blend(color, (0.95, 0.95, 0.96), min(0.8, max(0.0, 0.2 + 0.6 * n)) * min(1.0, 4.0 * up))
 
 
-@njit(cache=True)
-def solid_color(c: Solids, s: int, normal: RGB, x: float, y: float, z: float, fp: float) -> RGB:
-    """Albedo of solid s at a point of its surface."""
-    base = (np.float64(c.tint[s, 0]), np.float64(c.tint[s, 1]), np.float64(c.tint[s, 2]))
-    material, key = c.material[s], c.key[s]
+@kernel
+def solid_color(b: Body, normal: RGB, x: float, y: float, z: float, fp: float) -> RGB:
+    """Albedo of a solid at a point of its surface with this outward normal."""
+    base = (np.float64(b.red), np.float64(b.green), np.float64(b.blue))
+    material, key = b.material, b.key
     if material == LEAVES:
         n = fbm(x + 0.6 * z, y - 0.5 * z, key, 1.6, 5, fp)
         return _scale(base, max(0.3, 1.0 + 0.42 * n))
@@ -263,13 +262,12 @@ def solid_color(c: Solids, s: int, normal: RGB, x: float, y: float, z: float, fp
         return _scale(base, 0.8)
     if material <= GLASS:
         if normal[2] > 0.5:
-            return _roof(c, s, base, x, y, fp)
-        axis = 1 if abs(normal[0]) > abs(normal[1]) else 0
-        u = (y if axis == 1 else x) - c.lo[s, axis]
-        width, tall = c.hi[s, axis] - c.lo[s, axis], c.hi[s, 2] - c.lo[s, 2]
-        return _wall(c, s, base, u, z - c.lo[s, 2], width, tall, fp)
+            return _roof(b, base, x, y, fp)
+        if abs(normal[0]) > abs(normal[1]):
+            return _wall(b, base, y - b.y0, z - b.z0, b.y1 - b.y0, b.z1 - b.z0, fp)
+        return _wall(b, base, x - b.x0, z - b.z0, b.x1 - b.x0, b.z1 - b.z0, fp)
     if material == COPPER:
-        angle = math.atan2(y - 0.5 * (c.lo[s, 1] + c.hi[s, 1]), x - 0.5 * (c.lo[s, 0] + c.hi[s, 0]))
+        angle = math.atan2(y - 0.5 * (b.y0 + b.y1), x - 0.5 * (b.x0 + b.x1))
         ribs = pulse(angle, math.pi / 12.0, 0.05, 0.02 + fp * 0.1)
         return _scale(base, (1.0 - 0.3 * ribs) * (1.0 + 0.12 * fbm(x + z, y - z, key, 2.0, 5, fp)))
     if material == FLAT_ROOF:
