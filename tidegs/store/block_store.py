@@ -27,6 +27,7 @@ from tidegs.store.seeds import INIT_OPACITY_LOGIT, SH0_OF_COLOR
 
 _GROW_LEAST, _GROW_MOST = 16 << 20, 1 << 30  # bytes by which a record file grows ahead of need
 IO_THREADS = 4
+Blocks = Sequence[int] | np.ndarray
 
 
 @dataclass
@@ -111,9 +112,7 @@ class BlockStore:
         self._snap_offset = np.zeros(0, np.int64)
         self._extent = fmt.extent_nbytes(layout)
         self._extents = [Extents(int(n), np.empty(0, np.int64), 0) for n in self._extent]
-        self._engine = Engine(
-            layout, self.seed_opacity, SH0_OF_COLOR, io_threads, files.read_call, files.write_call
-        )
+        self._engine = Engine(layout, self.seed_opacity, SH0_OF_COLOR, io_threads, files.read_call, files.write_call)
 
     # -- what it holds ------------------------------------------------------------------------------------------------
 
@@ -128,18 +127,23 @@ class BlockStore:
         return self._meta
 
     @property
+    def seed_nbytes(self) -> int:
+        """Bytes of a block's packed seeds."""
+        return fmt.seed_nbytes(self.layout)
+
+    @property
     def bytes_written(self) -> int:
         """All bytes written to the store since it was created, up to now."""
         return self._written_before + self.counters.written
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def read(self, blocks: Sequence[int], slots: Sequence[np.ndarray]) -> None:
+    def read(self, blocks: Blocks, slots: Sequence[np.ndarray]) -> None:
         """Reads the newest record of each block into its slot; see the seam. CorruptError names file and block."""
         self._check_usable()
         requests, rows = self._requests(blocks, slots)
         requests["scratch"] = rows["flags"] & fmt.FLAG_MID_STEP
-        for i in np.flatnonzero(rows["kind"] == fmt.NOTHING):
+        for i in np.flatnonzero(rows["kind"] == fmt.NOTHING).tolist():
             slots[i][: self._filled_nbytes(requests["scratch"][i])] = 0
         stored = requests[rows["kind"] != fmt.NOTHING]
         failed = self._engine.read(stored)
@@ -148,7 +152,7 @@ class BlockStore:
         self.counters.records_read += self._record_nbytes(stored)
         self._drop_cache(stored)
 
-    def write(self, blocks: Sequence[int], slots: Sequence[np.ndarray], scratch: bool = False) -> None:
+    def write(self, blocks: Blocks, slots: Sequence[np.ndarray], scratch: bool = False) -> None:
         """Writes records to free extents; see the seam. All of them are written, or none replaces its old record."""
         self._check_usable(writing=True)
         requests, _ = self._requests(blocks, slots)
@@ -157,16 +161,16 @@ class BlockStore:
         requests["kind"] = self._classes(requests["planes"])
         self._write(requests)
 
-    def write_seeds(self, blocks: Sequence[int], seeds: Sequence[np.ndarray]) -> None:
+    def write_seeds(self, blocks: Blocks, seeds: Sequence[np.ndarray]) -> None:
         """Writes blocks as seed points: packed uint8 [format.seed_nbytes], 4 KiB aligned; see store.seeds."""
         self._check_usable(writing=True)
         requests, _ = self._requests(blocks, seeds)
         requests["planes"], requests["kind"] = 0, fmt.SEEDS
         self._write(requests)
 
-    def _requests(self, blocks: Sequence[int], slots: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def _requests(self, blocks: Blocks, slots: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         ids = np.asarray(blocks, np.int64)
-        if len(ids) and not (0 <= ids.min() and ids.max() < self._count):
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._count):
             raise ValueError(f"blocks {ids.min()} to {ids.max()} asked of a store of {self._count}")
         rows = self.table[ids]
         requests = np.zeros(len(ids), REQUEST_DTYPE)
@@ -301,7 +305,7 @@ class BlockStore:
             self._rows["count"][ids] = 1
         return ids
 
-    def free(self, blocks: Sequence[int]) -> None:
+    def free(self, blocks: Blocks) -> None:
         """Gives the ids and records of blocks back."""
         self._check_usable(writing=True)
         ids = np.unique(np.asarray(blocks, np.int64))
@@ -346,7 +350,7 @@ class BlockStore:
         """Nothing of the middle of a step, and no record of a free id, may reach a snapshot."""
         self.free(np.flatnonzero((self.table["count"] == 0) & (self.table["kind"] != fmt.NOTHING)))
         slot = None
-        for block in np.flatnonzero(self.table["kind"] == fmt.SCRATCH):
+        for block in np.flatnonzero(self.table["kind"] == fmt.SCRATCH).tolist():
             slot = aligned_empty(self.layout.slot_nbytes) if slot is None else slot
             self.read([block], [slot])
             self.write([block], [slot])
@@ -407,8 +411,7 @@ class BlockStore:
             names = self._files.listdir(self.path)
         if fmt.ROOT in names:
             raise StoreError(f"{self.path} already holds a store: remove it, or name another folder")
-        ours = {fmt.LOCK, *fmt.TABLES, *fmt.RECORD_FILES, fmt.ROOT + ".tmp"}
-        strangers = [n for n in names if n not in ours]
+        strangers = [n for n in names if n not in fmt.OUR_FILES]
         if strangers:
             raise StoreError(f"{self.path} is not empty (it holds {strangers[0]}): name an empty or a new folder")
         self._lock_folder()
@@ -506,6 +509,13 @@ class BlockStore:
         self._fds[:] = -1
         self._table_fds, self._root_fd, self._lock_fd = [-1, -1], -1, -1
 
+    def abandon(self) -> None:
+        """Closes a store that was never committed and removes its files."""
+        self.close()
+        for name in self._files.listdir(self.path):
+            if name in fmt.OUR_FILES:
+                self._files.unlink(self.path / name)
+
     def __enter__(self) -> BlockStore:
         return self
 
@@ -540,7 +550,9 @@ class BlockStore:
         try:
             yield
         except OSError as e:
-            self._poison = f"{doing} failed earlier ({path}: {e.strerror or e}): open it again to go on from its snapshot"
+            self._poison = (
+                f"{doing} failed earlier ({path}: {e.strerror or e}): open it again to go on from its snapshot"
+            )
             raise StoreError(
                 f"{path}: {doing} failed: {e.strerror or e}; nothing more is written, open the store again"
             ) from e

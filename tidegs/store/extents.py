@@ -1,6 +1,6 @@
 """Which extents of a file are in use.
 
-Invariant: an extent that the last snapshot refers to is never handed out; it is freed by the next commit at the earliest.
+Invariant: an extent that the last snapshot refers to is never handed out: the next commit frees it at the earliest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Extents:
     """The extents of one size class. Callers hold the store's lock."""
 
     def __init__(self, nbytes: int, used: np.ndarray, total: int) -> None:
-        """`nbytes` of an extent; `used`: indices in use (CorruptError is the caller's); `total`: extents of the file."""
+        """`nbytes` of an extent; `used`: indices in use; `total`: extents of the file."""
         self.nbytes = nbytes
         self._used = np.zeros(total, bool)
         self._used[used] = True

@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 _NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -18,8 +20,8 @@ class Files:
     """The system's file operations; errors are OSError. Short transfers and EINTR are dealt with here."""
 
     # Replacements of preadv and pwritev for the record engine (ctypes function pointers); None: the system's.
-    read_call: Callable | None = None
-    write_call: Callable | None = None
+    read_call: Any | None = None
+    write_call: Any | None = None
 
     def open(self, path: Path, flags: int) -> int:
         """Opens (and creates, with O_CREAT) a file; returns its descriptor."""
@@ -63,7 +65,7 @@ class Files:
             offset += len(part)
         return b"".join(parts)
 
-    def write_all(self, fd: int, data: bytes, offset: int) -> None:
+    def write_all(self, fd: int, data: bytes | np.ndarray, offset: int) -> None:
         """Writes all of `data`."""
         view = memoryview(data)
         while view:

@@ -24,6 +24,8 @@ SCRATCH_BITS = sum(1 << PLANES.index(p) for p in SCRATCH_PLANES)
 SEEDS, SCRATCH, NOTHING = 0, 5, 255  # kinds with a meaning of their own; NOTHING: no record, all planes are zero
 KINDS = ("seeds", "base", "base-adam", "params", "params-adam", "scratch")
 RECORD_FILES = tuple(f"records.{kind}" for kind in KINDS)
+WORK_FILES = tuple(f"ingest.{name}" for name in ("rows", "parts", "sorted", "best", "query", "answer", "scale"))
+OUR_FILES = frozenset({ROOT, ROOT + ".tmp", LOCK, *TABLES, *RECORD_FILES, *WORK_FILES})
 CLASS_PLANES: dict[int, tuple[str, ...]] = {
     1: ("base",),
     2: ("base", "m_base", "v_base", "stats"),
@@ -116,9 +118,7 @@ def newest_root(data: bytes, path: Path) -> tuple[Root, bool]:
     slots = [unpack_root(data[i * SLOT : (i + 1) * SLOT], path) for i in range(2)]
     sound = [s for s in slots if s is not None]
     if not sound:
-        raise CorruptError(
-            f"{path}: both root slots fail their checksum: restore the folder from a copy of the store"
-        )
+        raise CorruptError(f"{path}: both root slots fail their checksum: restore the folder from a copy of the store")
     return max(sound, key=lambda r: r.snapshot), slots[0] == slots[1]
 
 

@@ -9,8 +9,8 @@ import ctypes
 import errno
 import importlib.util
 import os
-from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -107,8 +107,8 @@ class Engine:
         seed_opacity: float,
         seed_sh0: np.ndarray,
         threads: int,
-        read_call: Callable | None = None,
-        write_call: Callable | None = None,
+        read_call: Any | None = None,
+        write_call: Any | None = None,
     ) -> None:
         self._lib = library()
         native = np.zeros(1, LAYOUT_DTYPE)

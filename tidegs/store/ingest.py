@@ -1,0 +1,240 @@
+"""Bulk ingest: points or Gaussians of any number become blocks of spatial neighbours, with bounded memory.
+
+Invariant: the blocks and their contents depend on the set of rows alone: not on their order or chunks, the threads,
+or the memory budget. The folder can be opened as a store only once everything is in it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from tqdm import tqdm
+
+from tidegs.errors import FormatError
+from tidegs.gaussians.layout import BASE_FIELDS, RecordLayout
+from tidegs.store import grid
+from tidegs.store.block_store import BlockStore
+from tidegs.store.emit import BlockWriter, GaussianWriter, SeedWriter
+from tidegs.store.files import Files
+from tidegs.store.halo import ANSWER_DTYPE, BEST_DTYPE, QUERY_DTYPE, SCALE_DTYPE, initial_scales
+from tidegs.store.seeds import INIT_OPACITY_LOGIT
+from tidegs.store.sizes import SizeHistogram
+from tidegs.store.spatial import Sample, morton
+from tidegs.store.spool import Spool, put_grouped
+
+_SORT_NBYTES = 160  # a row's key, place in the order, tree and distances
+Rows = Callable[[np.ndarray], np.ndarray]
+Parts = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
+HALO_SPOOLS = {"best": BEST_DTYPE, "query": QUERY_DTYPE, "answer": ANSWER_DTYPE, "scale": SCALE_DTYPE}
+POINT_DTYPE = np.dtype([("xyz", np.float32, 3), ("rgb", np.uint8, 3)])
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How blocks are made. `fill`: rows of a full block as a share of its capacity (room for densification).
+    `memory_budget`: bytes that the ingest may hold, approximately. `init_scale` times the root mean square distance to
+    the three nearest points is the first scale of a point, `init_opacity` its first opacity."""
+
+    memory_budget: int = 1 << 30
+    fill: float = 1.0
+    init_scale: float = 1.0
+    init_opacity: float = 0.1
+    progress: bool = False
+
+
+def ingest_points(
+    path: str | os.PathLike,
+    chunks: Iterable[tuple[np.ndarray, np.ndarray]],
+    layout: RecordLayout,
+    options: IngestOptions | None = None,
+    meta: bytes = b"",
+    files: Files | None = None,
+) -> BlockStore:
+    """A new store of seed points from chunks of (xyz float32 [n, 3], rgb uint8 [n, 3]); its first snapshot holds
+    `meta`. FormatError where there are no points or one is not finite."""
+    options = options or IngestOptions()
+
+    def rows() -> Iterable[np.ndarray]:
+        for xyz, rgb in chunks:
+            out = np.empty(len(xyz), POINT_DTYPE)
+            out["xyz"], out["rgb"] = xyz, rgb
+            yield out
+
+    def xyz(rows: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(rows["xyz"])
+
+    logit = math.log(options.init_opacity / (1 - options.init_opacity))
+    with _Work(path, layout, options, logit, POINT_DTYPE, files) as work:
+        work.gather(rows(), xyz, xyz)
+        buckets = work.distribute(xyz)
+        work.sort(buckets, xyz)
+        spool = {n: work.spool(n, d) for n, d in HALO_SPOOLS.items()}
+        initial_scales(work.sorted, buckets, options.init_scale, work.sizes, spool)
+        writer = SeedWriter(work.store, work.sizes, options.fill)
+        work.emit(buckets, writer, lambda b, r: (r, spool["scale"].get(b)))
+        return work.finish(meta)
+
+
+def ingest_gaussians(
+    path: str | os.PathLike,
+    chunks: Iterable[np.ndarray],
+    layout: RecordLayout,
+    options: IngestOptions | None = None,
+    meta: bytes = b"",
+    files: Files | None = None,
+) -> BlockStore:
+    """A new store from chunks of Gaussians float32 [n, layout.param_components]: means, quats, scales, opacities, sh0,
+    then shN (component 3k + channel), values as in records. Errors as `ingest_points`."""
+    options = options or IngestOptions()
+    dtype = np.dtype((np.void, 4 * layout.param_components))
+    means, scales = BASE_FIELDS["means"], BASE_FIELDS["scales"]
+
+    def values(rows: np.ndarray) -> np.ndarray:
+        return rows.view(np.float32).reshape(len(rows), layout.param_components)
+
+    def rows() -> Iterable[np.ndarray]:
+        for chunk in chunks:
+            if chunk.ndim != 2 or chunk.shape[1] != layout.param_components:
+                raise ValueError(f"Gaussians of shape {chunk.shape}, expected [n, {layout.param_components}]")
+            yield np.array(chunk, np.float32, order="C").view(dtype)[:, 0]
+
+    def xyz(rows: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(values(rows)[:, means])
+
+    def log_extent(rows: np.ndarray) -> np.ndarray:
+        return values(rows)[:, scales].max(axis=1)
+
+    with _Work(path, layout, options, INIT_OPACITY_LOGIT, dtype, files) as work:
+        work.gather(rows(), xyz, values)
+        buckets = work.distribute(xyz)
+        work.sort(buckets, xyz, lambda rows: work.sizes.add(log_extent(rows)))
+        writer = GaussianWriter(work.store, work.sizes, options.fill)
+        work.emit(buckets, writer, lambda b, r: (values(r), log_extent(r)))
+        return work.finish(meta)
+
+
+class _Work:
+    """The phases of an ingest, and its work files in the store's folder. Leaves nothing behind where it fails."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        layout: RecordLayout,
+        options: IngestOptions,
+        seed_opacity: float,
+        dtype: np.dtype,
+        files: Files | None,
+    ) -> None:
+        self._files = files or Files()
+        self._options = options
+        self._dtype = dtype
+        self._spools: list[Spool] = []
+        self._writer: BlockWriter | None = None
+        self._finished = False
+        self.sizes = SizeHistogram()
+        self._sample = Sample()
+        self.store = BlockStore.create(path, layout, seed_opacity, files=self._files)
+        self._rows = self.spool("rows", dtype)
+        self.sorted = self.spool("sorted", dtype)
+        self._bar = tqdm(unit=" rows", unit_scale=True, desc="reading", disable=not options.progress)
+
+    def __enter__(self) -> _Work:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+        if self._writer and not self._finished:
+            self._writer.abandon()
+        try:
+            for spool in self._spools:
+                spool.close()
+        finally:
+            if not self._finished:
+                self.store.abandon()
+
+    def spool(self, name: str, dtype: np.dtype) -> Spool:
+        """Work rows, an eighth of the budget of them in memory."""
+        spool = Spool(self.store.path / f"ingest.{name}", dtype, self._options.memory_budget // 8, self._files)
+        self._spools.append(spool)
+        return spool
+
+    def gather(self, chunks: Iterable[np.ndarray], xyz: Rows, numbers: Rows) -> None:
+        """Takes all input; `numbers` gives what must be finite."""
+        for rows in chunks:
+            bad = np.flatnonzero(~np.isfinite(numbers(rows)).all(axis=1))
+            if len(bad):
+                raise FormatError(
+                    f"row {self._rows.rows + bad[0]} of the input is not finite: remove such rows from it"
+                )
+            self._sample.add(xyz(rows))
+            self._rows.put(0, rows)
+            self._bar.update(len(rows))
+        if self._rows.rows == 0:
+            raise FormatError("the input holds no points: a store needs at least one")
+
+    def distribute(self, xyz: Rows) -> grid.Buckets:
+        """Splits the rows by space into buckets that fit in memory each."""
+        box = self._sample.box()
+        most = max(1, self._options.memory_budget // 2 // (2 * self._dtype.itemsize + _SORT_NBYTES))
+        if self._rows.rows <= most:
+            return grid.Buckets(box, np.zeros(grid.CELLS, np.int32), 1)
+        counts = np.zeros(grid.CELLS, np.int64)
+        for rows in self._phase("counting", self._rows.chunks(0)):
+            counts += np.bincount(grid.cell_of(xyz(rows), box), minlength=grid.CELLS)
+        buckets = grid.partition(counts, box, most)
+        parts = self.spool("parts", self._dtype)
+        for rows in self._phase("distributing", self._rows.chunks(0)):
+            bucket = buckets.of(xyz(rows))
+            order = np.argsort(bucket, kind="stable")
+            put_grouped(parts, bucket[order], rows[order])
+        self._rows.close()
+        self._rows = parts
+        return buckets
+
+    def sort(self, buckets: grid.Buckets, xyz: Rows, see: Callable[[np.ndarray], None] | None = None) -> None:
+        """Puts each bucket in the order of Morton keys; equal keys by the rows' bytes."""
+        for b in self._phase("sorting", range(buckets.count)):
+            rows = self._rows.get(b)
+            self._rows.drop(b)
+            rows = rows[_order(morton(xyz(rows), buckets.box), rows)]
+            if see and len(rows):
+                see(rows)
+            self.sorted.put(b, rows)
+
+    def emit(self, buckets: grid.Buckets, writer: BlockWriter, parts: Parts) -> None:
+        """Writes all blocks; `parts` gives what the writer takes, for a bucket and its rows."""
+        self._writer = writer
+        for b in self._phase("writing", range(buckets.count)):
+            rows = self.sorted.get(b)
+            self.sorted.drop(b)
+            if len(rows):
+                writer.add(*parts(b, rows))
+        writer.close()
+
+    def finish(self, meta: bytes) -> BlockStore:
+        self.store.commit(meta)
+        self._finished = True
+        return self.store
+
+    def _phase(self, name: str, steps: Iterable) -> Iterable:
+        self._bar.close()
+        self._bar = tqdm(steps, desc=name, disable=not self._options.progress, leave=False)
+        return self._bar
+
+
+def _order(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The permutation that sorts rows by key, and rows of equal keys by their bytes."""
+    order = np.argsort(keys)
+    keys = keys[order]
+    same = keys[1:] == keys[:-1]
+    if not same.any():
+        return order
+    tied = np.flatnonzero(np.concatenate([same, [False]]) | np.concatenate([[False], same]))
+    bits = np.ascontiguousarray(rows[order[tied]]).view(np.uint8).reshape(len(tied), -1)
+    by = np.lexsort([*bits.T, keys[tied]])
+    order[tied] = order[tied][by]
+    return order

@@ -1,0 +1,109 @@
+"""Work files of an ingest: rows kept by bucket, in memory up to a budget and in one file beyond it.
+
+Invariant: rows of a bucket come back in the order in which they were put in; memory stays within the budget.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tidegs.errors import StoreError
+from tidegs.store.files import Files
+
+_PIECE = 1 << 20  # bytes of a bucket that are written at once
+
+
+class Spool:
+    """Rows of one dtype and shape, by bucket."""
+
+    def __init__(self, path: Path, dtype: np.dtype, budget: int, files: Files) -> None:
+        """`path`: the file used beyond `budget` bytes of rows in memory."""
+        self.rows = 0
+        self.bytes_moved = 0  # to and from the file
+        self._path, self._dtype, self._budget, self._files = path, dtype, budget, files
+        self._fd = -1
+        self._end = 0
+        self._held = 0  # bytes in memory
+        self._memory: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._memory_nbytes: dict[int, int] = defaultdict(int)
+        self._pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)  # bucket: (offset, rows)
+
+    def put(self, bucket: int, rows: np.ndarray) -> None:
+        """Appends rows (of the spool's dtype) to a bucket; keeps a reference where they stay in memory."""
+        if len(rows) == 0:
+            return
+        self._memory[bucket].append(rows)
+        self._memory_nbytes[bucket] += rows.nbytes
+        self._held += rows.nbytes
+        self.rows += len(rows)
+        if self._held > self._budget:
+            large = [b for b, n in self._memory_nbytes.items() if n >= _PIECE]
+            for b in large or list(self._memory):
+                self._spill(b)
+
+    def get(self, bucket: int) -> np.ndarray:
+        """All rows of a bucket."""
+        parts = [*self._stored(bucket), *self._memory[bucket]]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
+
+    def chunks(self, bucket: int) -> Iterator[np.ndarray]:
+        """The rows of a bucket, piece by piece."""
+        yield from self._stored(bucket)
+        yield from self._memory[bucket]
+
+    def drop(self, bucket: int) -> None:
+        """Forgets what memory holds of a bucket."""
+        self._held -= self._memory_nbytes.pop(bucket, 0)
+        self._memory.pop(bucket, None)
+        self._pieces.pop(bucket, None)
+
+    def close(self) -> None:
+        """Removes the file."""
+        self._memory.clear()
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._files.unlink(self._path)
+            self._fd = -1
+
+    def _spill(self, bucket: int) -> None:
+        rows = self._memory.pop(bucket)
+        self._held -= self._memory_nbytes.pop(bucket)
+        try:
+            if self._fd < 0:
+                self._fd = self._files.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            for part in rows:
+                data = np.ascontiguousarray(part).view(np.uint8).reshape(-1)
+                self._files.write_all(self._fd, data, self._end)
+                self._pieces[bucket].append((self._end, len(part)))
+                self._end += data.nbytes
+                self.bytes_moved += data.nbytes
+        except OSError as e:
+            raise StoreError(f"{self._path}: writing work data of the ingest failed: {e.strerror or e}") from e
+
+    def _stored(self, bucket: int) -> Iterator[np.ndarray]:
+        for offset, rows in self._pieces.get(bucket, ()):
+            nbytes = rows * self._dtype.itemsize
+            try:
+                data = self._files.read_all(self._fd, nbytes, offset)
+            except OSError as e:
+                raise StoreError(f"{self._path}: reading work data of the ingest failed: {e.strerror or e}") from e
+            if len(data) != nbytes:
+                raise StoreError(f"{self._path}: work data of the ingest ends early: was the file changed?")
+            self.bytes_moved += nbytes
+            yield np.frombuffer(data, self._dtype)
+
+
+def put_grouped(spool: Spool, group: np.ndarray, rows: np.ndarray) -> None:
+    """Puts rows, sorted by group, into the bucket of their group."""
+    if len(rows) == 0:
+        return
+    names, starts = np.unique(group, return_index=True)
+    for name, part in zip(names, np.split(rows, starts[1:]), strict=True):
+        spool.put(int(name), part)
