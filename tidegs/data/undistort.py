@@ -28,6 +28,9 @@ _TWO_FOCALS = {
     "SIMPLE_DIVISION": ("DIVISION", 0),
     "SIMPLE_FISHEYE": ("FISHEYE", 0),
 }
+# Models that are a pinhole where all parameters but these are zero.
+_PINHOLE_AT_ZERO = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "FULL_OPENCV")
+_LINEAR = ("f", "fx", "fy", "cx", "cy")
 
 
 def rescale(camera: ColmapCamera, width: int, height: int) -> ColmapCamera:
@@ -50,7 +53,7 @@ def pinhole_of(camera: ColmapCamera) -> ColmapCamera:
     that no pixel falls outside the distorted image (COLMAP's rule, blank_pixels = 0). Raises SceneError where there is
     no such camera."""
     native = _native(camera)
-    if native.is_undistorted():
+    if not is_distorted(camera):
         fx, fy = native.focal_length_x, native.focal_length_y
         params = (fx, fy, native.principal_point_x, native.principal_point_y)
         return ColmapCamera(camera.camera_id, "PINHOLE", camera.width, camera.height, params)
@@ -65,10 +68,13 @@ def pinhole_of(camera: ColmapCamera) -> ColmapCamera:
     return ColmapCamera(camera.camera_id, "PINHOLE", out.width, out.height, params)
 
 
-@lru_cache(maxsize=4096)
 def is_distorted(camera: ColmapCamera) -> bool:
-    """Whether the image has to be resampled to become that of `pinhole_of`."""
-    return not _native(camera).is_undistorted()
+    """Whether the image has to be resampled to become that of `pinhole_of`. (COLMAP's is_undistorted says no of every
+    model without coefficients, of plain fisheye lenses too.)"""
+    if camera.model not in _PINHOLE_AT_ZERO:
+        return True
+    fields = CAMERA_MODELS[MODEL_IDS[camera.model]][1]
+    return any(p != 0 for name, p in zip(fields, camera.params, strict=True) if name not in _LINEAR)
 
 
 def _native(camera: ColmapCamera) -> pycolmap.Camera:
