@@ -18,6 +18,16 @@ from tidegs.errors import ImageError
 PIL.Image.MAX_IMAGE_PIXELS = None
 
 _JPEG = b"\xff\xd8\xff"
+_TIFF_WIDTH, _TIFF_LENGTH, _ORIENTATION = 256, 257, 274  # TIFF 6.0 tags
+_TURN_BACK = {  # orientation -> what undoes its correction
+    2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
+    3: PIL.Image.Transpose.ROTATE_180,
+    4: PIL.Image.Transpose.FLIP_TOP_BOTTOM,
+    5: PIL.Image.Transpose.TRANSPOSE,
+    6: PIL.Image.Transpose.ROTATE_90,
+    7: PIL.Image.Transpose.TRANSVERSE,
+    8: PIL.Image.Transpose.ROTATE_270,
+}
 
 
 def read_size(path: Path) -> tuple[int, int]:
@@ -36,7 +46,9 @@ def _pillow_size(f: BinaryIO, path: Path) -> tuple[int, int]:
         f.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return PIL.Image.open(f).size
+            image = PIL.Image.open(f)
+            tags = getattr(image, "tag_v2", None)  # TIFF: Pillow turns it, so its size is not that of stored pixels
+            return (tags[_TIFF_WIDTH], tags[_TIFF_LENGTH]) if tags else image.size
     except Exception as error:
         raise ImageError(f"{path}: {_why(error)}; replace the file or remove it from the scene") from None
 
@@ -91,7 +103,15 @@ def _decode(data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
             if "extraneous" not in str(error):  # harmless, but strict; Pillow tolerates it and still sees truncation
                 raise
     with PIL.Image.open(BytesIO(data)) as image:
-        return _from_pillow(image)
+        return _from_pillow(_as_stored(image))
+
+
+def _as_stored(image: PIL.Image.Image) -> PIL.Image.Image:
+    """Loads, and takes back the turn that Pillow gives to TIFF files (and to no other format) by their orientation."""
+    orientation = getattr(image, "tag_v2", {}).get(_ORIENTATION, 1)
+    image.load()
+    turned = orientation in _TURN_BACK and _ORIENTATION not in getattr(image, "tag_v2", {})
+    return image.transpose(_TURN_BACK[orientation]) if turned else image
 
 
 def _from_pillow(image: PIL.Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
