@@ -1,0 +1,262 @@
+"""Gaussians as the PLY file that the field exchanges (INRIA's 3DGS), read and written in chunks, whatever its size.
+
+Invariant: what is read is found by name, whatever its order or type, and each way in which a file is wrong is one
+FormatError; what is written appears under its name only when it is whole, and on any error nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+
+from tidegs.errors import FormatError
+from tidegs.gaussians.layout import BASE_COMPONENTS, BASE_FIELDS, sh_rest_count
+from tidegs.gaussians.ply_header import PlyHeader, read_header
+
+CHUNK = 1 << 13  # rows; 2 MiB of SH degree 3, which caches hold
+MODE_COMMENT = "SplatRenderMode:"
+_COUNT_DIGITS = 19  # room for any count: a comment gives way to it, so that the header can be written first
+
+# PLY properties of the base components, in the order of BASE_FIELDS.
+BASE_PROPERTIES = (
+    *("x", "y", "z"),
+    *("rot_0", "rot_1", "rot_2", "rot_3"),
+    *("scale_0", "scale_1", "scale_2"),
+    "opacity",
+    *("f_dc_0", "f_dc_1", "f_dc_2"),
+)
+
+
+def rest_properties(sh_degree: int) -> tuple[str, ...]:
+    """PLY properties of shN by record component 3k + channel; the file counts channel-major: all R, all G, all B."""
+    k = sh_rest_count(sh_degree)
+    return tuple(f"f_rest_{channel * k + i}" for i in range(k) for channel in range(3))
+
+
+@dataclass(frozen=True)
+class GaussianPly:
+    """A PLY file of Gaussians whose header was read and checked."""
+
+    path: Path
+    count: int
+    sh_degree: int
+    antialiased: bool | None  # as its SplatRenderMode comment says; None where it has none
+    _header: PlyHeader
+    _row: np.dtype  # of the vertices
+    _data_offset: int  # of the vertices; of all data in an ASCII file
+
+    @property
+    def components(self) -> int:
+        """Floats of a row: 14 + 3 K."""
+        return len(BASE_PROPERTIES) + 3 * sh_rest_count(self.sh_degree)
+
+    def chunks(self, rows: int = CHUNK) -> Iterator[np.ndarray]:
+        """Chunks float32 [at most `rows`, 14 + 3 K] in file order: means, quats (wxyz), log scales, logit opacities,
+        sh0, then shN as component 3k + channel. Opacities may be infinite, log scales -inf. Raises FormatError."""
+        names = BASE_PROPERTIES + rest_properties(self.sh_degree)
+        first = 0
+        for part in self._ascii(rows) if self._header.ascii else self._binary(rows):
+            out = np.empty((len(part), len(names)), np.float32)
+            with np.errstate(over="ignore"):
+                for k, name in enumerate(names):
+                    out[:, k] = part[name]
+            self._check_finite(out, names, first)
+            first += len(part)
+            yield out
+
+    def read(self) -> np.ndarray:
+        """All rows at once."""
+        return np.concatenate([np.empty((0, self.components), np.float32), *self.chunks()])
+
+    def _binary(self, rows: int) -> Iterator[np.ndarray]:
+        with open(self.path, "rb") as file:
+            file.seek(self._data_offset)
+            for at in range(0, self.count, rows):
+                n = min(rows, self.count - at)
+                part = np.fromfile(file, self._row, n)
+                if len(part) < n:
+                    raise FormatError(f"{self.path}: the file ends in row {at + len(part)} of {self.count}: it was cut")
+                yield part
+
+    def _ascii(self, rows: int) -> Iterator[np.ndarray]:
+        names = self._row.names or ()
+        table = np.dtype([(name, np.float64) for name in names])
+        with open(self.path, "rb") as file:
+            file.seek(self._data_offset)
+            lines = (line for line in file if line.strip())
+            for element in self._header.elements:
+                if element.name == "vertex":
+                    break
+                next(islice(lines, element.count, element.count), None)
+            for at in range(0, self.count, rows):
+                words = [line.split() for line in islice(lines, min(rows, self.count - at))]
+                if at + len(words) < min(at + rows, self.count):
+                    raise FormatError(f"{self.path}: {self.count} rows are stated, {at + len(words)} are there")
+                for i, row in enumerate(words):
+                    if len(row) != len(names):
+                        self._bad_row(at + i, f"{len(row)} values instead of {len(names)}")
+                try:
+                    values = np.array(words, np.float64)
+                except ValueError as error:
+                    raise FormatError(f"{self.path}: a row from {at} on holds what is no number ({error})") from None
+                yield np.ascontiguousarray(values).view(table)[:, 0]
+
+    def _bad_row(self, row: int, what: str) -> NoReturn:
+        raise FormatError(f"{self.path}: row {row} has {what}: export the file again")
+
+    def _check_finite(self, rows: np.ndarray, names: tuple[str, ...], first: int) -> None:
+        bad = ~np.isfinite(rows)
+        if not bad.any():
+            return
+        opacity, scales = BASE_FIELDS["opacities"], BASE_FIELDS["scales"]
+        bad[:, opacity] &= np.isnan(rows[:, opacity])
+        bad[:, scales] &= rows[:, scales] != -np.inf
+        if bad.any():
+            row, k = (int(i) for i in np.argwhere(bad)[0])
+            self._bad_row(first + row, f"the value {rows[row, k]} for {names[k]}")
+
+
+def open_ply(path: Path) -> GaussianPly:
+    """Reads and checks the header, and that the file is as long as it states. Raises FormatError."""
+    try:
+        header = read_header(path)
+        size = path.stat().st_size
+    except OSError as error:
+        raise FormatError(f"{path}: the file cannot be read: {error.strerror}") from None
+    count, row = _vertices(path, header)
+    offset = header.data_offset
+    if not header.ascii:
+        offset += _bytes_before(path, header)
+        end = offset + count * row.itemsize
+        if size < end:
+            raise FormatError(f"{path}: {size} bytes, but its {count} vertices need {end}: the file was cut")
+        if header.elements[-1].name == "vertex" and size > end:
+            raise FormatError(f"{path}: {size} bytes, but its {count} vertices end at {end}: the count is wrong")
+    return GaussianPly(path, count, _sh_degree(path, row), _mode(header), header, row, offset)
+
+
+def _vertices(path: Path, header: PlyHeader) -> tuple[int, np.dtype]:
+    """Their number, and a row of them."""
+    vertex = next((e for e in header.elements if e.name == "vertex"), None)
+    if vertex is None:
+        raise FormatError(f"{path}: the PLY file has no element 'vertex', so it holds no Gaussians")
+    if vertex.dtype is None:
+        raise FormatError(f"{path}: a property of 'vertex' is a list, which no file of Gaussians has")
+    names = vertex.dtype.names or ()
+    if "packed_position" in names:
+        raise FormatError(f"{path}: this is a compressed PLY, which is not read here: export it as a standard PLY")
+    if missing := [name for name in BASE_PROPERTIES if name not in names]:
+        raise FormatError(f"{path}: its vertices lack {', '.join(missing)}: a file of Gaussians has them")
+    return vertex.count, vertex.dtype
+
+
+def _sh_degree(path: Path, row: np.dtype) -> int:
+    rest = {name for name in row.names or () if name.startswith("f_rest_")}
+    for degree in range(4):
+        if rest == set(rest_properties(degree)):
+            return degree
+    raise FormatError(
+        f"{path}: its vertices have {len(rest)} properties f_rest_*, but SH degree 1, 2, 3 have 9, 24, 45 from 0 on"
+    )
+
+
+def _bytes_before(path: Path, header: PlyHeader) -> int:
+    total = 0
+    for element in header.elements:
+        if element.name == "vertex":
+            break
+        if element.dtype is None:
+            raise FormatError(f"{path}: the element {element.name!r} before 'vertex' has lists: export without it")
+        total += element.count * element.dtype.itemsize
+    return total
+
+
+def _mode(header: PlyHeader) -> bool | None:
+    for comment in header.comments:
+        if comment.startswith(MODE_COMMENT):
+            return comment[len(MODE_COMMENT) :].strip() == "mip"
+    return None
+
+
+def write_ply(path: Path, chunks: Iterable[np.ndarray], sh_degree: int, antialiased: bool = False) -> int:
+    """Writes chunks float32 [n, 14 + 3 K] (as GaussianPly.chunks gives them: means, quats wxyz, log scales, logit
+    opacities, sh0, shN), however many; returns the number of Gaussians. Values are written as they are.
+
+    The file is binary little-endian with the properties x y z nx ny nz f_dc f_rest opacity scale rot; normals are zero,
+    f_rest is channel-major, and a comment states whether training was antialiased. Raises FormatError where the disk
+    does not take it or a chunk is not of this shape.
+    """
+    names = property_names(sh_degree)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(_header(names, 0, antialiased))
+            count = _write_rows(file, path, chunks, sh_degree, len(names))
+            file.seek(0)
+            file.write(_header(names, count, antialiased))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise FormatError(f"{path}: the file cannot be written: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def property_names(sh_degree: int) -> list[str]:
+    """Properties in INRIA's order."""
+    rest = [f"f_rest_{i}" for i in range(3 * sh_rest_count(sh_degree))]
+    scales, rots = [f"scale_{i}" for i in range(3)], [f"rot_{i}" for i in range(4)]
+    return [*"xyz", "nx", "ny", "nz", *(f"f_dc_{i}" for i in range(3)), *rest, "opacity", *scales, *rots]
+
+
+def _header(names: list[str], count: int, antialiased: bool) -> bytes:
+    """The header, of the same length for every count."""
+    lines = [
+        "ply",
+        "format binary_little_endian 1.0",
+        f"comment {MODE_COMMENT} {'mip' if antialiased else 'default'}",
+        f"comment written by tidegs{' ' * (_COUNT_DIGITS - len(str(count)))}",
+        f"element vertex {count}",
+        *(f"property float {name}" for name in names),
+        "end_header",
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _write_rows(file: BinaryIO, path: Path, chunks: Iterable[np.ndarray], sh_degree: int, width: int) -> int:
+    k = sh_rest_count(sh_degree)
+    components = BASE_COMPONENTS + 3 * k
+    rows = np.zeros((CHUNK, width), "<f4")
+    count = 0
+    for chunk in chunks:
+        if chunk.ndim != 2 or chunk.shape[1] != components:
+            raise FormatError(
+                f"{path}: a chunk of shape {chunk.shape} came where [n, {components}] (SH {sh_degree}) was due"
+            )
+        for at in range(0, len(chunk), CHUNK):
+            part = chunk[at : at + CHUNK]
+            out = rows[: len(part)]
+            out[:, 0:3] = part[:, BASE_FIELDS["means"]]
+            out[:, 6:9] = part[:, BASE_FIELDS["sh0"]]
+            for channel in range(3):
+                first = 9 + channel * k
+                out[:, first : first + k] = part[:, BASE_COMPONENTS + channel :: 3]
+            out[:, -8:-7] = part[:, BASE_FIELDS["opacities"]]
+            out[:, -7:-4] = part[:, BASE_FIELDS["scales"]]
+            out[:, -4:] = part[:, BASE_FIELDS["quats"]]
+            out.tofile(file)
+            count += len(part)
+    return count
