@@ -88,7 +88,10 @@ def _why(error: Exception) -> str:
     text = str(error).split("\n")[0].lower()
     if isinstance(error, PIL.UnidentifiedImageError):
         return "the file is empty or not an image of a known format"
-    if any(word in text for word in ("truncat", "premature", "end of file", "ended", "broken", "incomplete")):
+    if any(
+        word in text
+        for word in ("truncat", "premature", "end of file", "ended", "broken", "incomplete", "tjdecompress")
+    ):
         return "the image is truncated or damaged"
     return f"the image cannot be decoded ({text or type(error).__name__})"
 

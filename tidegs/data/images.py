@@ -83,6 +83,12 @@ class ImageCache:
         self.stats.waited_s += perf_counter() - start
         return loaded
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the images that are kept or for which room is reserved; at most the budget."""
+        with self._changed:
+            return self._used
+
     def close(self) -> None:
         """Stops the threads and lets go of all images."""
         with self._changed:
