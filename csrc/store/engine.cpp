@@ -178,7 +178,8 @@ class Engine {
             run[i]->crc = payload_crc(*run[i], run[i]->slot);
             fill_header(layout_, *run[i], pages[i]);
         }
-        fail(run, n, transfer_all(write_, run[0]->fd, iov, run[0]->offset, total));
+        const int32_t status = transfer_all(write_, run[0]->fd, iov, run[0]->offset, total);
+        fail(run, n, status == kEndOfFile ? EIO : status);  // a write that makes no progress
     }
 
     const Layout layout_;

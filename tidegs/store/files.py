@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 _NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -65,7 +63,7 @@ class Files:
             offset += len(part)
         return b"".join(parts)
 
-    def write_all(self, fd: int, data: bytes | np.ndarray, offset: int) -> None:
+    def write_all(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         """Writes all of `data`."""
         view = memoryview(data)
         while view:

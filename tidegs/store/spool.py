@@ -80,7 +80,7 @@ class Spool:
                 self._fd = self._files.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             for part in rows:
                 data = np.ascontiguousarray(part).view(np.uint8).reshape(-1)
-                self._files.write_all(self._fd, data, self._end)
+                self._files.write_all(self._fd, data.data, self._end)
                 self._pieces[bucket].append((self._end, len(part)))
                 self._end += data.nbytes
                 self.bytes_moved += data.nbytes
