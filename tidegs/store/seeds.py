@@ -14,19 +14,24 @@ from tidegs.gaussians.layout import RecordLayout
 from tidegs.store.format import seed_nbytes
 from tidegs.store.memory import aligned_empty
 
-INIT_OPACITY_LOGIT = math.log(0.1 / 0.9)  # opacity 0.1, as gsplat and INRIA's 3DGS begin
+INIT_OPACITY_LOGIT = math.log(0.1 / (1.0 - 0.1))  # opacity 0.1, as gsplat and INRIA's 3DGS begin
+MIN_DISTANCE = math.sqrt(1e-7)  # of points that coincide, as in INRIA's 3DGS
 SH_Y00 = 0.28209479177387814  # 1 / (2 sqrt(pi))
 SH0_OF_COLOR = ((np.arange(256) / 255.0 - 0.5) / SH_Y00).astype(np.float32)
 
 
 def log_scales(squared: np.ndarray, init_scale: float) -> np.ndarray:
-    """float32 [n]: log of init_scale times the root mean square distance to the three nearest points, as gsplat begins.
-    `squared`: float64 [n, 3] squared distances, inf where there is no such point (those do not count; with none at all
-    the scale is init_scale). The mean square is at least 1e-7, as in INRIA's 3DGS, for points that coincide."""
+    """float32 [n]: the first log scales, bit for bit those of tidegs.gaussians.init.from_points.
+
+    `squared`: float64 [n, 3], ascending squared distances to the three nearest points, inf where there is no such
+    point: those do not count, and a lone point has distance 1."""
     known = np.isfinite(squared)
-    mean = np.where(known, squared, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    mean[~known.any(axis=1)] = 1.0
-    return (0.5 * np.log(np.maximum(mean, 1e-7)) + math.log(init_scale)).astype(np.float32)
+    near = np.where(known, squared, 0.0)
+    count = known.sum(axis=1)
+    distance = np.sqrt((near[:, 0] + near[:, 1] + near[:, 2]) / np.maximum(count, 1))
+    distance[count == 0] = 1.0
+    distance = distance.astype(np.float32).astype(np.float64)
+    return np.log(np.maximum(distance, MIN_DISTANCE) * init_scale).astype(np.float32)
 
 
 def pack_seeds(
