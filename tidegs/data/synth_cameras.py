@@ -1,4 +1,4 @@
-"""Where the cameras of a generated scene stand. All paths give viewmats: float64 [n, 4, 4], city frame to OpenCV camera."""
+"""Where cameras stand in a generated city. All paths give viewmats: float64 [n, 4, 4], city to OpenCV camera frame."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def intrinsics(width: int, height: int, focal: float) -> np.ndarray:
 
 def _grid(count: int, extent: tuple[float, float]) -> np.ndarray:
     """`count` positions [count, 2] in rows over the extent, rows of near-equal length, serpentine."""
+    if not count:
+        return np.empty((0, 2))
     rows = max(1, min(count, round(math.sqrt(count * extent[1] / extent[0]))))
     out = []
     for r in range(rows):
@@ -47,15 +49,16 @@ def aerial_grid(city: City, count: int, altitude: float = 90.0) -> np.ndarray:
 
     Oblique views turn north, east, south, west in turn, and never look out of the city. altitude: metres over ground.
     """
-    nadir, oblique = _grid((count + 1) // 2, city.extent), _grid(count // 2, city.extent) if count > 1 else []
+    nadir = (count + 1) // 2
+    places = np.concatenate([_grid(nadir, city.extent), _grid(count - nadir, city.extent)])
     jitter = uniforms(seed_key(city.seed, 4), np.arange(count), 3) - 0.5
     views = []
-    for i, (x, y) in enumerate([*nadir, *oblique]):
+    for i, (x, y) in enumerate(places):
         eye = np.array([x + 4.0 * jitter[0, i], y + 4.0 * jitter[1, i], altitude * (1.0 + 0.06 * jitter[2, i])])
-        if i < len(nadir):
+        if i < nadir:
             target = eye * (1.0, 1.0, 0.0)
         else:
-            k = i - len(nadir)
+            k = i - nadir
             heading = np.array([(0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0)][k % 4])
             aim = eye[:2] + heading * altitude
             if np.any(np.abs(aim) > np.asarray(city.extent) / 2):
@@ -108,5 +111,7 @@ def flythrough(city: City, count: int, altitude: float = 60.0) -> np.ndarray:
     views = []
     for i in range(count):
         angle = 2.0 * math.pi * i / count
-        views.append(look_at(np.array([ax * math.cos(angle), ay * math.sin(angle), altitude]), np.array([0.0, 0.0, 5.0])))
+        views.append(
+            look_at(np.array([ax * math.cos(angle), ay * math.sin(angle), altitude]), np.array([0.0, 0.0, 5.0]))
+        )
     return np.array(views).reshape(-1, 4, 4)

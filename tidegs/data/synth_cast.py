@@ -106,7 +106,7 @@ def _reciprocal(v: float) -> float:
 
 @kernel
 def trace(c: Solids, o: RGB, d: RGB, limit: float, any_hit: bool) -> tuple[float, int]:
-    """Nearest solid along the ray below limit: (distance in lengths of d, index), or (limit, GROUND). `any_hit`: any solid will do."""
+    """Nearest solid below limit: (distance in lengths of d, index), or (limit, GROUND). any_hit: any solid will do."""
     gy, gx = c.cells.shape
     r = (_reciprocal(d[0]), _reciprocal(d[1]), _reciprocal(d[2]))
     ax, bx = (c.x0 - o[0]) * r[0], (c.x0 + gx * CELL - o[0]) * r[0]
@@ -171,7 +171,7 @@ def shade(c: Solids, s: int, n: RGB, p: RGB, fp: float) -> RGB:
 
 @kernel
 def cast(c: Solids, o: RGB, d: RGB) -> tuple[float, int, RGB]:
-    """What a ray from inside the dome hits first: distance (in lengths of d), solid or GROUND or SKY, outward normal."""
+    """What a ray from inside the dome hits first: distance in lengths of d, solid or GROUND or SKY, outward normal."""
     dd = d[0] * d[0] + d[1] * d[1] + d[2] * d[2]
     od = o[0] * d[0] + o[1] * d[1] + o[2] * d[2]
     oo = o[0] * o[0] + o[1] * o[1] + o[2] * o[2]
@@ -187,15 +187,15 @@ def cast(c: Solids, o: RGB, d: RGB) -> tuple[float, int, RGB]:
 
 @kernel
 def render_rows(
-    c: Solids, rot: np.ndarray, eye: np.ndarray, k: np.ndarray, samples: int, first: int, step: int, image: np.ndarray
+    c: Solids, rot: np.ndarray, eye: np.ndarray, k: np.ndarray, samples: int, image: np.ndarray, first: int, last: int
 ) -> None:
-    """Fills rows first, first + step, ... of image (uint8 [h, w, 3]) from samples x samples rays a pixel.
+    """Fills rows first .. last of image (uint8 [h, w, 3]) from samples x samples rays a pixel.
 
     rot: camera to world [3, 3]; eye [3]; k: fx, fy, cx, cy.
     """
-    height, width = image.shape[0], image.shape[1]
+    width = image.shape[1]
     o = (eye[0], eye[1], eye[2])
-    for row in range(first, height, step):
+    for row in range(first, last):
         for col in range(width):
             red, green, blue = 0.0, 0.0, 0.0
             for sub in range(samples * samples):
@@ -219,12 +219,27 @@ def render_rows(
 
 
 @kernel
-def clear_views(c: Solids, eye: np.ndarray, points: np.ndarray, slack: float, seen: np.ndarray) -> None:
-    """Clears seen[i] where the straight line from eye [3] to points[i] is blocked before its last `slack` metres."""
+def find_seen(
+    c: Solids,
+    viewmat: np.ndarray,
+    eye: np.ndarray,
+    k: np.ndarray,
+    size: tuple[int, int],
+    points: np.ndarray,
+    slack: float,
+    seen: np.ndarray,
+) -> None:
+    """seen[i] = points[i] falls inside the image (width, height) and nothing but the last `slack` metres is in between.
+
+    k: fx, fy, cx, cy.
+    """
     o = (eye[0], eye[1], eye[2])
     for i in range(len(points)):
-        if not seen[i]:
-            continue
         d = (points[i, 0] - o[0], points[i, 1] - o[1], points[i, 2] - o[2])
-        dist = math.sqrt(d[0] * d[0] + d[1] * d[1] + d[2] * d[2])
-        seen[i] = trace(c, o, d, 1.0 - slack / max(dist, slack), True)[1] == GROUND
+        z = viewmat[2, 0] * d[0] + viewmat[2, 1] * d[1] + viewmat[2, 2] * d[2]
+        u = k[0] * (viewmat[0, 0] * d[0] + viewmat[0, 1] * d[1] + viewmat[0, 2] * d[2]) / z + k[2]
+        v = k[1] * (viewmat[1, 0] * d[0] + viewmat[1, 1] * d[1] + viewmat[1, 2] * d[2]) / z + k[3]
+        seen[i] = z > 0.05 and 0.0 <= u < size[0] and 0.0 <= v < size[1]
+        if seen[i]:
+            dist = math.sqrt(d[0] * d[0] + d[1] * d[1] + d[2] * d[2])
+            seen[i] = trace(c, o, d, 1.0 - slack / max(dist, slack), True)[1] == GROUND

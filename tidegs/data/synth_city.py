@@ -10,16 +10,18 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from tidegs.data.synth_cast import clear_views, render_rows
+from tidegs.data.synth_cast import find_seen, render_rows
 from tidegs.data.synth_hash import seed_key
 from tidegs.data.synth_layout import Solids, lay_out
 from tidegs.data.synth_sample import face_table, fill_points
 from tidegs.errors import ConfigError
 
 MIN_EXTENT, MAX_EXTENT = 50.0, 20_000.0  # metres
+_CHUNK = 1 << 21  # greatest number of points in a chunk; part of what a seed means
 
 
 @dataclass(frozen=True)
@@ -40,37 +42,38 @@ class City:
         noise: float = 0.0,
         sky_share: float = 0.0,
         footprint: float = 0.15,
-        chunk: int = 1 << 20,
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Points start .. stop of a set of n, as chunks (xyz float64 [m, 3] metres, rgb uint8 [m, 3]), never held whole.
+        """Points start .. stop of a set of n, in chunks of (xyz float64 [m, 3] metres, rgb uint8 [m, 3]), streamed.
 
         Uniform by area over what is not buried in another solid (the ground outside the city ten times sparser), in
         hashed order: successive points are anywhere. Any range gives the same points as the whole.
         noise: standard deviation of each coordinate, metres. sky_share: fraction of points on the sky's dome.
         footprint: width in metres over which colours are averaged.
         """
-        faces = face_table(self.solids, sky_share)
-        key = seed_key(seed, 3)
+        faces, key = face_table(self.solids, sky_share), seed_key(seed, 3)
         stop = n if stop is None else stop
-        for at in range(start, stop, chunk):
-            m = min(chunk, stop - at)
-            xyz, rgb = np.empty((m, 3)), np.empty((m, 3), np.uint8)
-            spans = np.linspace(0, m, 4 * available_cores() + 1).astype(int)
+        chunks = -(-n // _CHUNK)
+        for chunk in range(chunks):
+            begin = chunk * (n // chunks) + min(chunk, n % chunks)
+            size = n // chunks + (chunk < n % chunks)
+            if stop <= begin or begin + size <= start:
+                continue
+            xyz, rgb = np.empty((size, 3)), np.empty((size, 3), np.uint8)
+            fill = partial(fill_points, self.solids, faces, key, n, chunk, chunks, footprint, noise, xyz, rgb)
+            _in_threads(fill, size)
+            inside = slice(max(0, start - begin), stop - begin)
+            yield xyz[inside], rgb[inside]
 
-            def fill(k: int, at: int = at, xyz: np.ndarray = xyz, rgb: np.ndarray = rgb, spans: np.ndarray = spans) -> None:
-                a, b = int(spans[k]), int(spans[k + 1])
-                fill_points(self.solids, faces, key, n, at + a, footprint, noise, xyz[a:b], rgb[a:b])
+    def visible(
+        self, viewmat: np.ndarray, K: np.ndarray, width: int, height: int, xyz: np.ndarray, slack: float = 0.02
+    ) -> np.ndarray:
+        """bool [n]: which points (float64 [n, 3]) fall inside the image and are not hidden from its camera.
 
-            _in_threads(fill, len(spans) - 1)
-            yield xyz, rgb
-
-    def visible(self, viewmat: np.ndarray, K: np.ndarray, width: int, height: int, xyz: np.ndarray) -> np.ndarray:
-        """bool [n]: which points (float64 [n, 3]) fall inside the image and are not hidden from its camera."""
-        cam = xyz @ viewmat[:3, :3].T + viewmat[:3, 3]
-        z = np.where(cam[:, 2] > 0.05, cam[:, 2], np.nan)
-        u, v = K[0, 0] * cam[:, 0] / z + K[0, 2], K[1, 1] * cam[:, 1] / z + K[1, 2]
-        seen = (u >= 0.0) & (u < width) & (v >= 0.0) & (v < height)
-        seen_from(self.solids, _eye(viewmat), np.ascontiguousarray(xyz), 0.02, seen)
+        slack: a surface this close in front of a point (metres) does not hide it.
+        """
+        seen = np.empty(len(xyz), np.bool_)
+        points = np.ascontiguousarray(xyz, np.float64)
+        find_seen(self.solids, viewmat, _eye(viewmat), _pinhole(K), (width, height), points, slack, seen)
         return seen
 
 
@@ -98,9 +101,7 @@ def render_view(
         raise ConfigError(f"camera at {np.round(eye, 2).tolist()} is under the ground or outside the sky's dome")
     image = np.empty((height, width, 3), np.uint8)
     rot = np.ascontiguousarray(viewmat[:3, :3].T, np.float64)
-    k = np.array([K[0, 0], K[1, 1], K[0, 2], K[1, 2]], np.float64)
-    parts = min(height, 4 * available_cores())
-    _in_threads(lambda part: render_rows(city.solids, rot, eye, k, samples, part, parts, image), parts)
+    _in_threads(partial(render_rows, city.solids, rot, eye, _pinhole(K), samples, image), height)
     return image
 
 
@@ -109,12 +110,17 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _in_threads(work: Callable[[int], None], parts: int) -> None:
-    """work(0) ... work(parts - 1) on all cores. The kernels release the interpreter's lock; parts share no output."""
-    with ThreadPoolExecutor(available_cores()) as pool:
-        for _ in pool.map(work, range(parts)):
-            pass
+def _in_threads(work: Callable[[int, int], None], count: int) -> None:
+    """work(first, last) for ranges that make up 0 .. count, on all cores: kernels release the interpreter's lock."""
+    cores = available_cores()
+    marks = [count * k // (8 * cores) for k in range(8 * cores + 1)]
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(work, marks[:-1], marks[1:]))
 
 
 def _eye(viewmat: np.ndarray) -> np.ndarray:
     return np.asarray(-viewmat[:3, :3].T @ viewmat[:3, 3], np.float64)
+
+
+def _pinhole(K: np.ndarray) -> np.ndarray:
+    return np.array([K[0, 0], K[1, 1], K[0, 2], K[1, 2]], np.float64)

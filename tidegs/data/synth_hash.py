@@ -6,6 +6,7 @@ The mixer is the finalizer of SplitMix64 (Steele, Lea, Flood 2014). The same fun
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -18,7 +19,7 @@ _S11, _S27, _S29, _S30, _S31, _S32 = (np.uint64(n) for n in (11, 27, 29, 30, 31,
 _UNIT = 2.0**-53
 
 # All kernels of the city: no fast-math (the same bits everywhere), IEEE division, free of the interpreter's lock.
-kernel = njit(cache=True, error_model="numpy", nogil=True)
+kernel: Any = njit(cache=True, error_model="numpy", nogil=True)
 
 
 @kernel
@@ -101,6 +102,6 @@ def _pulse_integral(x: float, period: float, width: float) -> float:
 
 @kernel
 def pulse(x: float, period: float, width: float, footprint: float) -> float:
-    """Coverage in [0, 1] of a pulse train (1 for x mod period < width), box-filtered over the footprint: no aliasing."""
+    """Coverage in [0, 1] of a pulse train (1 where x mod period < width), box-filtered over the footprint."""
     h = 0.5 * max(footprint, 1e-3)
     return (_pulse_integral(x + h, period, width) - _pulse_integral(x - h, period, width)) / (2.0 * h)

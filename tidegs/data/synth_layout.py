@@ -90,9 +90,7 @@ class _Builder:
         colors = np.asarray(palette)[(pick * len(palette)).astype(np.int64)] * shade[:, None]
         mask = np.ones(n, bool) if keep is None else keep
         kinds = np.broadcast_to(np.asarray(kind, np.uint8), n)
-        self.parts.append(
-            (kinds[mask], lo[mask], hi[mask], np.full(int(mask.sum()), material, np.uint8), colors[mask])
-        )
+        self.parts.append((kinds[mask], lo[mask], hi[mask], np.full(int(mask.sum()), material, np.uint8), colors[mask]))
 
     def tree(self, u: np.ndarray, cx: np.ndarray, cy: np.ndarray, size: float, keep: np.ndarray | None = None) -> None:
         """Trunk and crown; u: uniforms [3, n]."""
@@ -205,7 +203,7 @@ def _grid(lo: np.ndarray, hi: np.ndarray, origin: np.ndarray, shape: tuple[int, 
     cells, items = [], []
     for dy in range(span[1]):
         for dx in range(span[0]):
-            at = first + (dx, dy)
+            at = first + np.array([dx, dy])
             inside = np.flatnonzero((at <= last).all(axis=1))
             cells.append(at[inside, 1] * gx + at[inside, 0])
             items.append(inside)
@@ -220,7 +218,7 @@ def _grid(lo: np.ndarray, hi: np.ndarray, origin: np.ndarray, shape: tuple[int, 
 
 
 def lay_out(seed: int, extent: tuple[float, float]) -> Solids:
-    """The solids of a city of extent (x, y) metres; blocks are about 50 m, fitted so that whole blocks fill the extent."""
+    """The solids of a city of extent (x, y) metres, in blocks of about 50 m that fill it exactly."""
     nx, ny = (max(1, round(e / PITCH)) for e in extent)
     pitch = np.array([extent[0] / nx, extent[1] / ny])
     origin = -0.5 * np.asarray(extent, np.float64)
@@ -240,6 +238,9 @@ def lay_out(seed: int, extent: tuple[float, float]) -> Solids:
     _streets(b, _Lots(ids, cx, cy, half[0], half[1]), seed_key(seed, 20))
 
     kinds, lo, hi, materials, tints = (np.concatenate(p) for p in zip(*b.parts, strict=True))
+    block = np.floor((lo[:, :2] + hi[:, :2] - 2.0 * origin) / (2.0 * pitch)).astype(np.int64)
+    near = np.argsort(block[:, 1] * nx + block[:, 0], kind="stable")  # neighbours lie together in memory
+    kinds, lo, hi, materials, tints = kinds[near], lo[near], hi[near], materials[near], tints[near]
     body = np.zeros(len(lo), BODY)
     columns = (*lo.T, *hi.T, *np.clip(tints, 0.0, 1.0).T, kinds, materials)
     names = ("x0", "y0", "z0", "x1", "y1", "z1", "red", "green", "blue", "kind", "material")

@@ -1,6 +1,6 @@
 """Points on the surfaces of the generated city, uniform by area, in no useful order.
 
-Invariant: point i of n follows from (seed, n, i) alone, so any range can be made at any time by any number of threads.
+Invariant: point i of n follows from (seed, n, i) alone, however many threads there are and wherever one starts.
 """
 
 from __future__ import annotations
@@ -158,29 +158,51 @@ def _draw(c: Solids, faces: Faces, share: float, u: float, v: float) -> tuple[in
 
 
 @kernel
-def fill_points(
-    c: Solids, faces: Faces, key: int, n: int, start: int, footprint: float, noise: float, xyz: np.ndarray, rgb: np.ndarray
-) -> None:
-    """Fills xyz (float64 [m, 3]) and rgb (uint8 [m, 3]) with points start .. start + m of n.
+def _bell(h: int) -> float:
+    """uint64 to a number of mean 0 and variance 1: the sum of its four 16-bit parts."""
+    total = 0.0
+    for _ in range(4):
+        total += np.float64(h & np.uint64(0xFFFF)) + 0.5
+        h = h >> np.uint64(16)
+    return (total / 65536.0 - 2.0) * 1.7320508075688772
 
-    noise: standard deviation in metres of each coordinate. footprint: width in metres that a colour stands for.
+
+@kernel
+def fill_points(
+    c: Solids,
+    faces: Faces,
+    key: int,
+    n: int,
+    chunk: int,
+    chunks: int,
+    footprint: float,
+    noise: float,
+    xyz: np.ndarray,
+    rgb: np.ndarray,
+    first: int,
+    last: int,
+) -> None:
+    """Strata first .. last of a chunk of a set of n points: the chunk holds every `chunks`-th stratum from `chunk` on.
+
+    They go to hashed rows of xyz (float64 [m, 3]) and rgb (uint8 [m, 3]), arrays of the whole chunk: strata are walked
+    in the order of the faces, which is easy on the memory, and leave in no order. noise: standard deviation in metres
+    of each coordinate (near normal: Irwin-Hall of four). footprint: width in metres that a colour stands for.
     """
-    for k in range(len(xyz)):
-        i = _permute(start + k, n, key)
+    for j in range(first, last):
+        i = j * chunks + chunk
+        row = _permute(j, len(xyz), key)
         share = (i + unit(hash2(key, i, 1))) / n
         u = unit(np.uint64(i) * _R2_X + key)
         v = unit(np.uint64(i) * _R2_Y + mix(key))
-        s, p, normal, open_ = _draw(c, faces, share, u, v)
+        s, p, normal, seen = _draw(c, faces, share, u, v)
         for again in range(_TRIES):
-            if open_:
+            if seen:
                 break
             a, b = hash2(key, i, 3 * again + 2), hash2(key, i, 3 * again + 3)
-            s, p, normal, open_ = _draw(c, faces, unit(a), unit(b), unit(hash2(key, i, 3 * again + 4)))
+            s, p, normal, seen = _draw(c, faces, unit(a), unit(b), unit(hash2(key, i, 3 * again + 4)))
         color = shade(c, s, normal, p, footprint)
         for axis in range(3):
-            xyz[k, axis] = p[axis]
-            rgb[k, axis] = np.uint8(255.0 * color[axis] + 0.5)
-        if noise > 0.0:
-            for axis in range(3):
-                r = math.sqrt(-2.0 * math.log(1.0 - unit(hash2(key, i, 100 + axis))))
-                xyz[k, axis] += noise * r * math.cos(2.0 * math.pi * unit(hash2(key, i, 200 + axis)))
+            xyz[row, axis] = p[axis]
+            rgb[row, axis] = np.uint8(255.0 * color[axis] + 0.5)
+            if noise > 0.0:
+                xyz[row, axis] += noise * _bell(hash2(key, i, 100 + axis))

@@ -1,7 +1,7 @@
 """Procedural colours of the generated city: bricks, windows, tiles, leaves, roads, fields and sky.
 
-Invariant: a colour depends on the solid's key, the point and the sampling footprint alone. Every pattern is filtered over
-the footprint (metres), so distant surfaces fade to their mean instead of aliasing.
+Invariant: a colour depends on the solid's key, the point and the sampling footprint (metres) alone. Patterns are
+filtered over the footprint, so distant surfaces fade to their mean instead of aliasing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tidegs.data.synth_layout import (
     KERB,
     LEAVES,
     PARK,
-    PLASTER,
     TILES,
     WOOD,
     Solids,
@@ -145,7 +144,9 @@ def _roof(b: Body, base: RGB, x: float, y: float, fp: float) -> RGB:
 def _tiles(base: RGB, key: int, along: float, down: float, fp: float) -> RGB:
     """Rows of roof tiles with a shadow line under each row."""
     shifted = along + 0.2 * (math.floor(down / 0.35) % 2.0)
-    color = _scale(base, 1.0 + 0.2 * _vary(key, shifted, down, 0.4, 0.35, fp) + 0.14 * fbm(along, down, key, 3.0, 4, fp))
+    color = _scale(
+        base, 1.0 + 0.2 * _vary(key, shifted, down, 0.4, 0.35, fp) + 0.14 * fbm(along, down, key, 3.0, 4, fp)
+    )
     return _scale(color, 1.0 - 0.35 * pulse(down, 0.35, 0.07, fp) - 0.2 * pulse(shifted, 0.4, 0.04, fp))
 
 
@@ -157,7 +158,9 @@ def _road(key: int, a: float, along: float, period: float, x: float, y: float, f
     inner = min(along, period - along)
     white = 0.0
     if inner > KERB + 4.0:
-        white = max(pulse(a + 0.09, 1e4, 0.18, fp) * pulse(along, 4.0, 2.2, fp), pulse(a - ASPHALT + 2.15, 1e4, 0.12, fp))
+        white = max(
+            pulse(a + 0.09, 1e4, 0.18, fp) * pulse(along, 4.0, 2.2, fp), pulse(a - ASPHALT + 2.15, 1e4, 0.12, fp)
+        )
     elif inner > KERB:
         white = pulse(a, 1.0, 0.5, fp) * min(1.0, max(0.0, 0.5 + (1.4 - abs(inner - KERB - 1.8)) / max(fp, 0.01)))
     color = _blend(color, (0.88, 0.88, 0.86), 0.9 * white)
