@@ -258,7 +258,7 @@ def test_images_of_another_size_scale_the_camera(tmp_path: Path, model: str) -> 
 def test_images_of_another_aspect_are_an_error(tmp_path: Path, size: tuple[int, int], expected: str) -> None:
     root = build.scene(tmp_path)
     build.save(root / "images" / "04.png", build.picture(4, size))
-    with pytest.raises(SceneError, match=rf"04\.png: the image is .*camera 1 in .*cameras\.bin is 48x36.*") as caught:
+    with pytest.raises(SceneError, match=r"04\.png: the image is .*camera 1 in .*cameras\.bin is 48x36.*") as caught:
         load_scene(root)
     assert expected in str(caught.value)
 

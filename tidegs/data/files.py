@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def _image_folder(root: Path, source: Input, options: FileOptions) -> ImageFolde
             if any(folder.find(v.name) for v in source.views):
                 return folder
             tried.append(place)
-    looked = ", ".join(str(p.relative_to(root)) for p in tried if p.is_relative_to(root)) or "no image folder"
+    looked = ", ".join(os.path.relpath(p, root) for p in tried if p != root) or "the scene folder"
     scaled = sorted(p.name for p in root.glob("images_*") if p.is_dir())
     hint = f" ({', '.join(scaled)} exist: set the factor)" if scaled and options.factor == 1 else ""
     raise SceneError(
