@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import numpy as np
+from numba import njit
 
 from tidegs.errors import FormatError
 from tidegs.gaussians.layout import BASE_COMPONENTS, BASE_FIELDS, sh_rest_count
@@ -60,12 +61,12 @@ class GaussianPly:
         """Chunks float32 [at most `rows`, 14 + 3 K] in file order: means, quats (wxyz), log scales, logit opacities,
         sh0, then shN as component 3k + channel. Opacities may be infinite, log scales -inf. Raises FormatError."""
         names = BASE_PROPERTIES + rest_properties(self.sh_degree)
+        columns = np.array([(self._row.names or ()).index(name) for name in names])
         first = 0
         for part in self._ascii(rows) if self._header.ascii else self._binary(rows):
             out = np.empty((len(part), len(names)), np.float32)
             with np.errstate(over="ignore"):
-                for k, name in enumerate(names):
-                    out[:, k] = part[name]
+                _pick_columns(_table(part), columns, out)
             self._check_finite(out, names, first)
             first += len(part)
             yield out
@@ -197,7 +198,7 @@ def write_ply(path: Path, chunks: Iterable[np.ndarray], sh_degree: int, antialia
     try:
         with open(temporary, "wb") as file:
             file.write(_header(names, 0, antialiased))
-            count = _write_rows(file, path, chunks, sh_degree, len(names))
+            count = _write_rows(file, path, chunks, sh_degree)
             file.seek(0)
             file.write(_header(names, count, antialiased))
             file.flush()
@@ -236,10 +237,10 @@ def _header(names: list[str], count: int, antialiased: bool) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _write_rows(file: BinaryIO, path: Path, chunks: Iterable[np.ndarray], sh_degree: int, width: int) -> int:
-    k = sh_rest_count(sh_degree)
-    components = BASE_COMPONENTS + 3 * k
-    rows = np.zeros((CHUNK, width), "<f4")
+def _write_rows(file: BinaryIO, path: Path, chunks: Iterable[np.ndarray], sh_degree: int) -> int:
+    components = BASE_COMPONENTS + 3 * sh_rest_count(sh_degree)
+    columns = _columns(sh_degree)
+    rows = np.empty((CHUNK, len(columns)), np.float32)
     count = 0
     for chunk in chunks:
         if chunk.ndim != 2 or chunk.shape[1] != components:
@@ -249,14 +250,30 @@ def _write_rows(file: BinaryIO, path: Path, chunks: Iterable[np.ndarray], sh_deg
         for at in range(0, len(chunk), CHUNK):
             part = chunk[at : at + CHUNK]
             out = rows[: len(part)]
-            out[:, 0:3] = part[:, BASE_FIELDS["means"]]
-            out[:, 6:9] = part[:, BASE_FIELDS["sh0"]]
-            for channel in range(3):
-                first = 9 + channel * k
-                out[:, first : first + k] = part[:, BASE_COMPONENTS + channel :: 3]
-            out[:, -8:-7] = part[:, BASE_FIELDS["opacities"]]
-            out[:, -7:-4] = part[:, BASE_FIELDS["scales"]]
-            out[:, -4:] = part[:, BASE_FIELDS["quats"]]
+            _pick_columns(np.ascontiguousarray(part, np.float32), columns, out)
+            out = out.astype("<f4", copy=False)
             out.tofile(file)
             count += len(part)
     return count
+
+
+def _columns(sh_degree: int) -> np.ndarray:
+    """The component of a record that each property of a written file holds, -1 for normals."""
+    names = BASE_PROPERTIES + rest_properties(sh_degree)
+    return np.array([names.index(name) if name in names else -1 for name in property_names(sh_degree)])
+
+
+def _table(part: np.ndarray) -> np.ndarray:
+    """Rows of mixed types as float32 [n, properties]; no copy where all are float32 of this machine's byte order."""
+    names = part.dtype.names or ()
+    if part.dtype == np.dtype([(name, np.float32) for name in names]):
+        return part.view(np.float32).reshape(len(part), len(names))
+    return np.stack([part[name].astype(np.float32) for name in names], axis=1)
+
+
+@njit(cache=True, nogil=True)
+def _pick_columns(source: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
+    """out[i, j] = source[i, columns[j]], 0 where the column is negative. Row by row, as files are."""
+    for i in range(len(out)):
+        for j in range(len(columns)):
+            out[i, j] = source[i, columns[j]] if columns[j] >= 0 else np.float32(0)
