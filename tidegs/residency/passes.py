@@ -161,8 +161,8 @@ def _mark_ends(parts: list[_Part], flags: list[np.ndarray], which: list[int], fi
         return
     ids = np.concatenate([parts[i].ids for i in which])
     marks = np.zeros(len(ids), np.uint8)
-    marks[np.unique(ids, return_index=True)[1]] |= first
-    marks[len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]] |= last
+    marks[np.unique(ids, return_index=True)[1]] |= np.uint8(first)
+    marks[len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]] |= np.uint8(last)
     at = 0
     for i in which:
         flags[i] |= marks[at : at + len(flags[i])]

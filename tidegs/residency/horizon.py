@@ -1,0 +1,206 @@
+"""The passes to come, as far as they are planned: exact ones of the step at hand, predicted ones of the next steps.
+
+Invariant: the blocks of admitted passes are pinned. Predictions steer loads and evictions only; when a step starts, its
+exact passes replace them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegs.errors import CapacityError
+from tidegs.residency.index import build_index
+from tidegs.residency.passes import PassPlan, PassPlanner, Step
+from tidegs.residency.planner import NO_MOVES, Planner
+from tidegs.residency.visibility import working_sets
+
+MAX_QUEUE = 64  # passes
+_MAX_USES = 150_000_000  # entries of an index: 0.6 GB
+
+
+@dataclass
+class Due:
+    """A pass in the queue."""
+
+    plan: PassPlan
+    later: np.ndarray | None  # float64 [n]: when the same step needs the block again; 0 where it does not
+    time: float  # visit, plus the share of its camera's passes that come before it
+    last_visit: int  # of the step
+    loaded: int = 0  # blocks brought for it ahead of time
+    admitted: bool = False
+    complete: bool = False  # all its blocks are in the arena or on their way there
+    out: bool = False  # handed out
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A step whose passes are in the queue, and its first visit."""
+
+    step: Step
+    visit: int
+    passes: int
+
+
+class Horizon:
+    """One run over an order of steps. Calls are made under the pipeline's lock."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        exact: PassPlanner,
+        predicted: PassPlanner,
+        steps: Iterator[Step],
+        window: int,
+        ahead_blocks: int,
+        render: bool = False,
+    ) -> None:
+        """`window`: visits in an index of next uses. `ahead_blocks`: most blocks loaded for passes after the next."""
+        self._planner, self._exact, self._predicted, self._render = planner, exact, predicted, render
+        self._steps, self._window, self._ahead_blocks = steps, window, ahead_blocks
+        self._peeked: deque[Step] = deque()
+        self._known: deque[_Known] = deque()  # the step at hand, then predicted ones
+        self._next_visit = 0  # of the first peeked step
+        self._renew_at = -1.0  # visit at which the index is to be renewed
+        self._soon = np.zeros(len(planner.state.where))
+        self._started = False
+        self.queue: deque[Due] = deque()
+
+    def begin(self) -> list[Due] | None:
+        """Starts the next step: its exact passes, first in the queue now; None after the last step."""
+        if self._started:
+            self._known.popleft()
+        self._started = bool(self._known or self._peek(1))
+        if not self._started:
+            return None
+        if self._known:
+            known = self._known.popleft()
+            for _ in range(known.passes):
+                self._retract(self.queue.popleft())
+            step, visit = known.step, known.visit
+        else:
+            step, visit = self._take()
+        dues = self._timed(self._exact.step(step, self._render), step, visit)
+        self.queue.extendleft(reversed(dues))
+        self._known.appendleft(_Known(step, visit, len(dues)))
+        return dues
+
+    def ensure(self, due: Due) -> tuple[list[np.ndarray], int]:
+        """Plans whatever the first pass in the queue still lacks; returns moves, and how many blocks they bring."""
+        self._admit(due)
+        moves, brought = [], 0
+        while len(missing := self._planner.missing(due.plan.ids)):
+            part, loaded = self._load(due, missing, len(missing))
+            moves.append(part)
+            brought += loaded
+            if loaded < len(missing):
+                self._retract(next(d for d in reversed(self.queue) if d.admitted and d is not due))
+        due.complete = due.out = True
+        return moves, brought
+
+    def finish(self, due: Due) -> None:
+        """The first pass in the queue is over: its blocks may leave."""
+        self.queue.popleft()
+        self._planner.unpin(due.plan.ids)
+
+    def suspend(self) -> None:
+        """Another run comes in between: nothing stays pinned, and the index is to be renewed."""
+        for due in self.queue:
+            self._retract(due)
+        self._renew_at = -1.0
+
+    def advance(self) -> np.ndarray | None:
+        """Plans one more load ahead of time and returns its moves (maybe none); None when it is time to wait."""
+        ahead = 0
+        following = True
+        for due in self.queue:
+            if due.out:
+                continue
+            if not due.complete:
+                self._admit(due)
+                missing = self._planner.missing(due.plan.ids)
+                room = max(self._ahead_blocks, self._planner.arena_slots - self._planner.arena_used) - ahead
+                most = len(missing) if following else min(len(missing), room)
+                due.complete = not len(missing)
+                if most > 0:
+                    moves, loaded = self._load(due, missing, most)
+                    due.loaded += loaded
+                    due.complete = loaded == len(missing)
+                    return moves if loaded else None
+                if not due.complete:
+                    return None
+            ahead += 0 if following else due.loaded
+            following = False
+        return NO_MOVES if self._predict() else None
+
+    def _predict(self) -> bool:
+        if len(self.queue) >= MAX_QUEUE or not self._peek(1):
+            return False
+        try:
+            passes = self._predicted.step(self._peeked[0], self._render)
+        except CapacityError:  # maybe only by the inflated bounds; the exact step will tell
+            return False
+        step, visit = self._take()
+        self.queue.extend(self._timed(passes, step, visit))
+        self._known.append(_Known(step, visit, len(passes)))
+        return True
+
+    def _load(self, due: Due, missing: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+        if due.time >= self._renew_at and most > self._planner.arena_slots - self._planner.arena_used:
+            self._renew_index(due.time)
+        return self._planner.load(missing, due.time, most)
+
+    def _admit(self, due: Due) -> None:
+        if not due.admitted:
+            self._planner.admit(due.plan.ids, due.later, due.last_visit)
+            due.admitted = True
+
+    def _retract(self, due: Due) -> None:
+        if due.admitted:
+            self._planner.retract(due.plan.ids, due.time)
+            due.admitted = due.complete = False
+
+    def _peek(self, steps: int) -> bool:
+        """Whether there is a step to peek at, after peeking at up to `steps`."""
+        while len(self._peeked) < steps and (step := next(self._steps, None)) is not None:
+            self._peeked.append(step)
+        return bool(self._peeked)
+
+    def _take(self) -> tuple[Step, int]:
+        step, visit = self._peeked.popleft(), self._next_visit
+        self._next_visit += len(step.cameras)
+        return step, visit
+
+    def _timed(self, passes: list[PassPlan], step: Step, visit: int) -> list[Due]:
+        """Sets when each pass comes, and when its step needs its blocks again."""
+        last_visit = visit + len(step.cameras) - 1
+        if len(passes) == 1:
+            return [Due(passes[0], None, visit, last_visit)]
+        counts = np.bincount([p.position for p in passes], minlength=len(step.cameras))
+        firsts = np.cumsum(counts) - counts
+        out = []
+        for i, p in reversed(list(enumerate(passes))):
+            time = visit + p.position + float(i - firsts[p.position]) / float(counts[p.position])
+            out.append(Due(p, self._soon[p.ids], time, last_visit))
+            self._soon[p.ids] = time
+        for p in passes:
+            self._soon[p.ids] = 0
+        return out[::-1]
+
+    def _renew_index(self, now: float) -> None:
+        """Builds the index of next uses for the visits from the step at hand on, by the bounds as they are now."""
+        first = self._known[0].visit
+        self._peek(self._window)
+        order = [camera for known in self._known for camera in known.step.cameras]
+        order += [camera for step in self._peeked for camera in step.cameras]
+        cameras, which = np.unique(np.array(order[: self._window], np.int64), return_inverse=True)
+        planes = np.stack([self._predicted.planes(int(c)) for c in cameras])
+        offsets, ids = working_sets(self._predicted.bounds, planes)
+        uses = np.cumsum(np.diff(offsets)[which])
+        which = which[: max(1, int(np.searchsorted(uses, _MAX_USES)))]
+        index = build_index(offsets, ids, which, len(self._soon), first)
+        self._planner.set_index(index, now)
+        self._renew_at = first + max(1, len(which) // 2) if len(order) > len(which) else np.inf

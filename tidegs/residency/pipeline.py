@@ -1,0 +1,281 @@
+"""The pipeline: hands out passes whose blocks are in the arena, and moves blocks between the tiers meanwhile.
+
+Invariants: a pass is handed out only when every block that it needs is in the arena in its newest state; a block does
+not move while a pass that needs it is out; what is computed does not depend on what was resident.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+
+import numpy as np
+
+from tidegs.device.base import BlockFlags, BlockUpdates, Device, PassBlocks, RenderSettings, View
+from tidegs.errors import CapacityError
+from tidegs.gaussians.layout import RecordLayout
+from tidegs.residency.counters import Counters
+from tidegs.residency.horizon import Due, Horizon
+from tidegs.residency.hostcache import HostCache
+from tidegs.residency.mover import Mover
+from tidegs.residency.passes import Pass, PassPlan, PassPlanner, Step
+from tidegs.residency.planner import Loan, Planner
+from tidegs.residency.visibility import Bounds
+from tidegs.store.base import Store
+
+_PREDICTION_INFLATE = 0.02  # share by which bounds are widened in predictions
+_CHUNK_NBYTES = 16 << 20  # bytes of a batch of moves, about
+_PLAN_FIELDS = tuple(f.name for f in fields(PassPlan))
+
+
+class Residency:
+    """Owns the host tier and the arena's slots. One thread uses it; it has threads of its own.
+
+    `for p in residency.run(steps, views): ...; residency.done(p, updates)` trains; `render` is the same without
+    gradients, and may be used while a `run` is suspended between two steps. After an error of any transfer, every call
+    raises that error, and the contents of arena and host tier are void: go back to the last snapshot.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: Device,
+        layout: RecordLayout,
+        arena_slots: int,
+        host_slots: int,
+        settings: RenderSettings,
+        max_pass_blocks: int | None = None,
+        events: int = 0,
+    ) -> None:
+        """Opens the device's arena. `layout`: of slots, with the scratch planes that training needs. `settings`: of
+        them near_plane, far_plane and eps2d decide what a view needs. `max_pass_blocks`: cameras that need more are
+        split (default: the arena). `events`: entries kept of a timeline. Raises CapacityError."""
+        if arena_slots < 1 or host_slots < 1:
+            raise CapacityError(
+                f"the budgets give {arena_slots} arena slots and {host_slots} host slots of {layout.slot_nbytes} bytes: give "
+                f"each of --device-memory and --host-memory room for at least 1"
+            )
+        self.layout, self.counters = layout, Counters(events)
+        self._store, self._settings = store, settings
+        blocks = len(store.table)
+        self._bounds = Bounds(store.table)
+        self._capacity = min(arena_slots, max_pass_blocks or arena_slots)
+        chunk = max(1, min(64, _CHUNK_NBYTES // layout.slot_nbytes))
+        self._planner = Planner(blocks, arena_slots, host_slots, chunk)
+        self._host = HostCache(host_slots, layout.slot_nbytes)
+        device.open_arena(layout, arena_slots)
+        self._mover = Mover(store, device, layout, self._host, arena_slots, self.counters)
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._horizon: Horizon | None = None
+        self._out: tuple[Pass, Due] | None = None
+        self._blocks_in_use = int(np.count_nonzero(store.table["count"]))
+        self._more_to_plan = self._main_waits = self._visiting = self._closing = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._plan_ahead, name="tidegs-planner", daemon=True)
+        self._thread.start()
+
+    # -- passes -------------------------------------------------------------------------------------------------------
+
+    def run(self, steps: Iterable[Step], views: Sequence[View]) -> Iterator[Pass]:
+        """The passes of the steps in order; `done` must be called for each before the next is asked for. Steps are
+        read ahead. Raises CapacityError where a tile does not fit, and errors of the store."""
+        return self._run(iter(steps), views, render=False)
+
+    def render(self, cameras: Iterable[int], views: Sequence[View]) -> Iterator[Pass]:
+        """One or more passes of phase "render" for each camera; blocks stay as they are."""
+        steps = (Step(i, (camera,)) for i, camera in enumerate(cameras))
+        return self._run(steps, views, render=True)
+
+    def done(self, p: Pass, updates: BlockUpdates | None = None) -> None:
+        """The device has finished the pass. `updates`: what its backward returned."""
+        if self._out is None or self._out[0] is not p:
+            raise ValueError("done() is for the pass that was handed out last, once")
+        due, self._out = self._out[1], None
+        with self._planning():
+            if updates is not None:
+                self._take_updates(p, updates)
+            assert self._horizon is not None
+            self._horizon.finish(due)
+
+    def _run(self, steps: Iterator[Step], views: Sequence[View], render: bool) -> Iterator[Pass]:
+        planner, bounds = self._planner, self._bounds
+        exact = PassPlanner(bounds, views.__getitem__, self._settings, self._capacity)
+        predicted = PassPlanner(bounds, views.__getitem__, self._settings, self._capacity, _PREDICTION_INFLATE)
+        window = max(1024, 2 * len(views))
+        ahead = max(planner.chunk, planner.arena_slots // 50)
+        horizon = Horizon(planner, exact, predicted, steps, window, ahead, render)
+        outer = self._enter(horizon)
+        try:
+            while True:
+                with self._planning():
+                    dues = horizon.begin()
+                if dues is None:
+                    return
+                for due in dues:
+                    yield self._hand_out(horizon, due)
+                    if self._out is not None:
+                        raise ValueError("the next pass was asked for before done() was called for the last one")
+                self.counters.steps += 1
+        finally:
+            self._leave(outer)
+
+    def _enter(self, horizon: Horizon) -> Horizon | None:
+        with self._planning():
+            self._check()
+            if self._out is not None:
+                raise ValueError("a run cannot start while a pass is out")
+            outer, self._horizon = self._horizon, horizon
+            if outer is not None:
+                outer.suspend()
+            return outer
+
+    def _leave(self, outer: Horizon | None) -> None:
+        with self._planning():
+            if self._horizon is not None:
+                self._horizon.suspend()
+            self._out = None
+            self._horizon = outer
+            if outer is not None:
+                outer.suspend()
+
+    def _hand_out(self, horizon: Horizon, due: Due) -> Pass:
+        """Waits until the blocks of the pass are in the arena."""
+        ids, planner, counters = due.plan.ids, self._planner, self.counters
+        with self._planning():
+            self._check()
+            moves, brought = horizon.ensure(due)
+            for part in moves:
+                self._mover.submit(part)
+            slots = planner.state.slot[ids]
+            tasks = self._mover.uploads(slots)
+        if tasks:
+            start = counters.now()
+            self._mover.wait(tasks)
+            counters.stall(start, counters.now())
+        state = planner.state
+        counters.dropped_blocks += len(ids) - int(np.count_nonzero(state.arena_block[slots] == ids))
+        counters.passes += 1
+        counters.misses += brought
+        counters.hits += len(ids) - brought
+        counters.peak(planner.arena_used, planner.host_used)
+        blocks = PassBlocks(slots, self._store.table["count"][ids], due.plan.flags)
+        p = Pass(**{name: getattr(due.plan, name) for name in _PLAN_FIELDS}, blocks=blocks)
+        self._out = p, due
+        return p
+
+    def _take_updates(self, p: Pass, updates: BlockUpdates) -> None:
+        state, table = self._planner.state, self._store.table
+        state.dirty[p.ids[updates.touched]] = True
+        last = (p.flags & BlockFlags.LAST_OF_STEP) != 0
+        state.live[p.ids] = ~last
+        state.dirty[p.ids[~last]] = True  # its scratch planes count from now on
+        # Bounds change only with rows, so that the table does not depend on how passes are split.
+        moved = np.flatnonzero(last & (updates.visible > 0))
+        ids = p.ids[moved]
+        table["lo"][ids] = updates.lo[moved]
+        table["hi"][ids] = updates.hi[moved]
+        table["extent"][ids] = updates.extent[moved]
+        self._bounds.update(ids, table)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Writes all that is newer than the store; returns when it is written. Between steps only. What is resident
+        stays, and is clean."""
+        with self._planning():
+            self._check_between_steps("flush()")
+            self._mover.submit(self._planner.clean())
+        self._mover.drain()
+
+    def visit(self, order: Iterable[int]) -> Iterator[tuple[int, np.ndarray]]:
+        """(block, slot) for each block of `order` in its newest state, between steps; a slot is uint8 [slot_nbytes], to
+        be read only, and valid until the next one is asked for. No block changes its place."""
+        ids = np.fromiter(order, np.int32)
+        with self._planning():
+            self._check_between_steps("visit()")
+            self._visiting = True
+        loans: deque[Loan] = deque()  # the one being looked at, and the next
+        try:
+            free = self._planner.host_slots - self._planner.host_used
+            depth = min(2, free)
+            n = min(self._planner.chunk, free // depth)
+            for first in range(0, len(ids), n):
+                self._borrow(loans, ids[first : first + n])
+                if len(loans) == depth:
+                    yield from self._look_at(loans)
+            while loans:
+                yield from self._look_at(loans)
+        finally:
+            with self._planning():
+                self._visiting = False
+                for loan in loans:
+                    self._planner.give_back(loan)
+
+    def _borrow(self, loans: deque[Loan], ids: np.ndarray) -> None:
+        with self._lock:
+            loans.append(self._planner.lend(ids))
+            self._mover.submit(loans[-1].moves)
+
+    def _look_at(self, loans: deque[Loan]) -> Iterator[tuple[int, np.ndarray]]:
+        self._mover.wait(self._mover.on_host(loans[0].hosts))
+        for block, host in zip(loans[0].ids.tolist(), loans[0].hosts.tolist(), strict=True):
+            yield block, self._host.slots[host]
+        with self._lock:
+            self._planner.give_back(loans.popleft())
+
+    def close(self) -> None:
+        """Ends the threads; what was not flushed is lost."""
+        with self._planning():
+            self._closing = True
+        self._thread.join()
+        self._mover.close()
+
+    # -- planning ahead -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _planning(self) -> Iterator[None]:
+        """The caller's thread changes the plan; afterwards the planner thread looks at it again, unless everything is
+        in the arena already."""
+        start = self.counters.now()
+        self._main_waits = True
+        with self._lock:
+            self._main_waits = False
+            try:
+                yield
+            finally:
+                self._more_to_plan = self._planner.arena_used < self._blocks_in_use
+                if self._more_to_plan or self._closing:
+                    self._wake.notify_all()
+        self.counters.plan_seconds += self.counters.now() - start
+
+    def _plan_ahead(self) -> None:
+        """The planner thread: loads for passes to come, a piece at a time, whenever something has changed."""
+        with self._lock:
+            while not self._closing:
+                idle = self._horizon is None or self._visiting or self._error is not None
+                if idle or self._main_waits or not self._more_to_plan:
+                    self._wake.wait()
+                    continue
+                assert self._horizon is not None
+                try:
+                    moves = self._horizon.advance()
+                    self._more_to_plan = moves is not None
+                    if moves is not None:
+                        self._mover.submit(moves)
+                except BaseException as error:  # carried to the thread that asks for the next pass
+                    self._error, self._more_to_plan = error, False
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._visiting:
+            raise ValueError("a visit() is still under way")
+
+    def _check_between_steps(self, what: str) -> None:
+        self._check()
+        if self._out is not None or self._planner.state.live.any():
+            raise ValueError(f"{what} is for the time between two steps")
