@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data import build
+from tidegs.data.distortion_map import MapCache
 from tidegs.data.image_source import ImageSource
 from tidegs.data.images import ImageCache
 from tidegs.data.load import load_scene
 from tidegs.data.scene import Camera
-from tidegs.data.undistort import MapCache
 from tidegs.errors import ImageError
 
 NBYTES = 8 * 8 * 4  # what the cache reserves for an image of 8 x 8

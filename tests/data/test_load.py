@@ -12,9 +12,9 @@ import pytest
 from tests.data import build
 from tidegs.data import load
 from tidegs.data.colmap_model import ColmapCamera, ColmapImage
+from tidegs.data.distortion_map import MapCache
 from tidegs.data.load import load_scene
 from tidegs.data.scene import Scene
-from tidegs.data.undistort import MapCache
 from tidegs.errors import ImageError, SceneError
 
 

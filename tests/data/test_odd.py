@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tidegs.data.distortion_map import MapCache
 from tidegs.data.images import ImageCache
 from tidegs.data.load import load_scene
-from tidegs.data.undistort import MapCache
 from tidegs.errors import ImageError, SceneError
 
 # name: images, test images, points, size of the first image, fx, cx, number of warnings. Counts are those of the models

@@ -13,9 +13,9 @@ from plyfile import PlyData, PlyElement
 
 from tests.data import build
 from tidegs.data.colmap import read_colmap
+from tidegs.data.distortion_map import MapCache
 from tidegs.data.load import load_scene
 from tidegs.data.scene import Scene
-from tidegs.data.undistort import MapCache
 from tidegs.data.world import rotation_of
 from tidegs.errors import SceneError
 

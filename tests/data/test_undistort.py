@@ -10,12 +10,15 @@ import numpy as np
 import PIL.Image  # noqa: F401  before pycolmap
 import pycolmap
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.data import build
-from tidegs.data.colmap_model import ColmapCamera
+from tidegs.data.colmap_model import CAMERA_MODELS, MODEL_IDS, ColmapCamera
+from tidegs.data.distortion_map import MapCache, distortion_map
 from tidegs.data.image_source import make_source
 from tidegs.data.load import load_scene
-from tidegs.data.undistort import MapCache, distortion_map, is_distorted, pinhole_of, rescale
+from tidegs.data.undistort import is_distorted, pinhole_of, rescale
 
 MODELS = sorted(build.PARAMS)
 UNDISTORTED = ("SIMPLE_PINHOLE", "PINHOLE")
@@ -51,6 +54,29 @@ def test_camera_and_picture_are_those_of_colmap(tmp_path: Path, model: str) -> N
 
 def _four(camera: pycolmap.Camera) -> tuple[float, ...]:
     return (camera.focal_length_x, camera.focal_length_y, camera.principal_point_x, camera.principal_point_y)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(MODELS), st.integers(40, 900), st.integers(40, 900), st.data())
+def test_the_camera_of_the_result_is_that_of_colmap(model: str, width: int, height: int, data: st.DataObject) -> None:
+    """Any size, principal point and strength of distortion, to lenses that fold before the corner."""
+    fields = CAMERA_MODELS[MODEL_IDS[model]][1]
+    params = []
+    for name, value in zip(fields, build.PARAMS[model], strict=True):
+        if name in ("f", "fx", "fy"):
+            params.append(value * max(width, height) / 48 * data.draw(st.floats(0.6, 2)))
+        elif name in ("cx", "cy"):
+            params.append((width if name == "cx" else height) * data.draw(st.floats(0.2, 0.8)))
+        elif name in ("alpha", "beta", "omega"):
+            params.append(value * data.draw(st.floats(0.8, 1.1)))
+        else:
+            params.append(value * data.draw(st.floats(-2, 2)))
+    camera = ColmapCamera(1, model, width, height, tuple(params))
+    if is_distorted(camera):
+        ours = pinhole_of(camera)
+        theirs = pycolmap.undistort_camera(pycolmap.UndistortCameraOptions(), _native(camera))
+        assert (ours.width, ours.height) == (theirs.width, theirs.height)
+        assert np.allclose(ours.params, _four(theirs), rtol=1e-12)
 
 
 @pytest.mark.parametrize("model", MODELS)

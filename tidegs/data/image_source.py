@@ -10,8 +10,9 @@ import cv2
 import numpy as np
 
 from tidegs.data.colmap_model import ColmapCamera
+from tidegs.data.distortion_map import MapCache
 from tidegs.data.image_file import decode
-from tidegs.data.undistort import MapCache, is_distorted, pinhole_of
+from tidegs.data.undistort import is_distorted, pinhole_of
 from tidegs.errors import ImageError, SceneError
 
 cv2.setNumThreads(1)  # images are loaded by several threads of ours

@@ -12,9 +12,9 @@ from time import perf_counter
 
 import numpy as np
 
+from tidegs.data.distortion_map import MapCache
 from tidegs.data.image_source import ImageSource
 from tidegs.data.scene import Camera
-from tidegs.data.undistort import MapCache
 
 _LOOKAHEAD = 1 << 16  # announced uses that are known at a time
 _SKIP = 64  # announced uses that may be left out at a time

@@ -3,12 +3,9 @@ is decoded to know them; the camera of the result is the one `colmap image_undis
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
-from threading import Lock
 
-import cv2
 import numpy as np
 import PIL.Image  # noqa: F401  before pycolmap: the other order crashes where both save PNGs
 import pycolmap
@@ -16,8 +13,8 @@ import pycolmap
 from tidegs.data.colmap_model import CAMERA_MODELS, MODEL_IDS, ColmapCamera
 from tidegs.errors import SceneError
 
-_ROWS = 128  # rows of a map that are projected at a time
-_MAP_CACHE_BYTES = 256 << 20
+_SAMPLES = 33  # of a border at a time
+_SCALES = (0.2, 2.0)  # COLMAP's limits of the size of an undistorted image, relative to the photo
 # The model with two focal lengths that holds one with a single one, and the parameters that it has more.
 _TWO_FOCALS = {
     "SIMPLE_PINHOLE": ("PINHOLE", 0),
@@ -33,18 +30,25 @@ _PINHOLE_AT_ZERO = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPE
 _LINEAR = ("f", "fx", "fy", "cx", "cy")
 
 
+def two_focals(camera: ColmapCamera) -> ColmapCamera:
+    """The same camera in the model with two focal lengths that holds its own, where there is one."""
+    if camera.model not in _TWO_FOCALS:
+        return camera
+    model, more = _TWO_FOCALS[camera.model]
+    params = (camera.params[0], *camera.params, *(0.0,) * more)
+    return ColmapCamera(camera.camera_id, model, camera.width, camera.height, params)
+
+
 def rescale(camera: ColmapCamera, width: int, height: int) -> ColmapCamera:
     """The camera of the same image resampled to width x height, exactly: axes that scale apart (by rounding of sizes)
     turn a single focal length into two."""
     sx, sy = width / camera.width, height / camera.height
-    model, params = camera.model, camera.params
-    if sx != sy and model in _TWO_FOCALS:
-        model, more = _TWO_FOCALS[model]
-        params = (params[0], *params, *(0.0,) * more)
-    fields = CAMERA_MODELS[MODEL_IDS[model]][1]
+    if sx != sy:
+        camera = two_focals(camera)
+    fields = CAMERA_MODELS[MODEL_IDS[camera.model]][1]
     factor = {"f": sx, "fx": sx, "cx": sx, "fy": sy, "cy": sy}
-    scaled = tuple(p * factor.get(name, 1.0) for name, p in zip(fields, params, strict=True))
-    return ColmapCamera(camera.camera_id, model, width, height, scaled)
+    scaled = tuple(p * factor.get(name, 1.0) for name, p in zip(fields, camera.params, strict=True))
+    return ColmapCamera(camera.camera_id, camera.model, width, height, scaled)
 
 
 @lru_cache(maxsize=4096)
@@ -52,20 +56,72 @@ def pinhole_of(camera: ColmapCamera) -> ColmapCamera:
     """The PINHOLE camera of the undistorted image: same focal lengths and orientation, size and principal point such
     that no pixel falls outside the distorted image (COLMAP's rule, blank_pixels = 0). Raises SceneError where there is
     no such camera."""
-    native = _native(camera)
-    if not is_distorted(camera):
-        fx, fy = native.focal_length_x, native.focal_length_y
-        params = (fx, fy, native.principal_point_x, native.principal_point_y)
-        return ColmapCamera(camera.camera_id, "PINHOLE", camera.width, camera.height, params)
+    native = native_camera(camera)
+    fx, fy = float(native.focal_length_x), float(native.focal_length_y)
+    cx, cy = float(native.principal_point_x), float(native.principal_point_y)
+    width, height = camera.width, camera.height
+    if is_distorted(camera):
+        try:
+            scale_x, scale_y = _inner_scales(native, width, height)
+            width, height = max(1, int(scale_x * width)), max(1, int(scale_y * height))
+        except (_NoRay, ZeroDivisionError):
+            width, height = _colmap_size(camera, native)
+        cx, cy = cx * width / camera.width, cy * height / camera.height
+    return ColmapCamera(camera.camera_id, "PINHOLE", width, height, (fx, fy, cx, cy))
+
+
+class _NoRay(Exception):
+    """A pixel of the border that no ray falls on: the lens model turns back on itself before the corner."""
+
+
+def _colmap_size(camera: ColmapCamera, native: pycolmap.Camera) -> tuple[int, int]:
+    """The size as COLMAP itself has it."""
     out = pycolmap.undistort_camera(pycolmap.UndistortCameraOptions(), native)
-    fx, fy, cx, cy = (float(p) for p in out.params)
-    params = (fx, fy, cx, cy)
-    if not (np.isfinite(params).all() and fx > 0 and fy > 0 and out.width > 0 and out.height > 0):
+    if not (np.isfinite(out.params).all() and out.width > 0 and out.height > 0):
         raise SceneError(
             f"camera {camera.camera_id} ({camera.model}) cannot be undistorted with its parameters "
             f"{' '.join(f'{p:g}' for p in camera.params)}; calibrate it again"
         )
-    return ColmapCamera(camera.camera_id, "PINHOLE", out.width, out.height, params)
+    return out.width, out.height
+
+
+def _inner_scales(native: pycolmap.Camera, width: int, height: int) -> tuple[float, float]:
+    """How much larger than the photo the undistorted image may be along x and y, so that the photo's borders lie
+    outside it (COLMAP, UndistortCamera). COLMAP projects every border pixel; here the extremes are searched.
+    Raises _NoRay."""
+    cx, cy = native.principal_point_x, native.principal_point_y
+
+    def border(axis: int, fixed: float, sign: float) -> Callable[[np.ndarray], np.ndarray]:
+        focal, center = (native.focal_length_x, cx) if axis == 0 else (native.focal_length_y, cy)
+
+        def value(along: np.ndarray) -> np.ndarray:
+            points = np.empty((len(along), 2))
+            points[:, axis], points[:, 1 - axis] = fixed, along + 0.5
+            rays = np.asarray(native.cam_from_img(points), np.float64)
+            return sign * (focal * rays[:, axis] + center)
+
+        return value
+
+    left, right = _greatest(border(0, 0.5, 1), height), -_greatest(border(0, width - 0.5, -1), height)
+    top, bottom = _greatest(border(1, 0.5, 1), width), -_greatest(border(1, height - 0.5, -1), width)
+    inner_x = max(cx / (cx - left), (width - 0.5 - cx) / (right - cx))
+    inner_y = max(cy / (cy - top), (height - 0.5 - cy) / (bottom - cy))
+    low, high = _SCALES
+    return min(max(1 / inner_x, low), high), min(max(1 / inner_y, low), high)
+
+
+def _greatest(value: Callable[[np.ndarray], np.ndarray], n: int) -> float:
+    """The greatest of value(0 .. n - 1), a smooth function, by ever finer samples about the greatest so far."""
+    low, high = 0, n - 1
+    while True:
+        at = np.unique(np.linspace(low, high, _SAMPLES).round().astype(np.int64))
+        values = value(at)
+        if not np.isfinite(values).all():
+            raise _NoRay
+        best = int(np.argmax(values))
+        if high - low < _SAMPLES:
+            return float(values[best])
+        low, high = int(at[max(best - 1, 0)]), int(at[min(best + 1, len(at) - 1)])
 
 
 def is_distorted(camera: ColmapCamera) -> bool:
@@ -77,47 +133,6 @@ def is_distorted(camera: ColmapCamera) -> bool:
     return any(p != 0 for name, p in zip(fields, camera.params, strict=True) if name not in _LINEAR)
 
 
-def _native(camera: ColmapCamera) -> pycolmap.Camera:
+def native_camera(camera: ColmapCamera) -> pycolmap.Camera:
+    """COLMAP's own object of a camera."""
     return pycolmap.Camera(model=camera.model, width=camera.width, height=camera.height, params=list(camera.params))
-
-
-def distortion_map(camera: ColmapCamera, pinhole: ColmapCamera) -> tuple[np.ndarray, np.ndarray]:
-    """For each pixel of the pinhole image, where it lies in the distorted one: cv2.remap's fixed-point maps, int16
-    [h, w, 2] and uint16 [h, w]. COLMAP's pixel centres at +0.5 become OpenCV's integers."""
-    native = _native(camera)
-    fx, fy, cx, cy = pinhole.params
-    x = (np.arange(pinhole.width) + (0.5 - cx)) / fx
-    y = (np.arange(pinhole.height) + (0.5 - cy)) / fy
-    coarse = np.empty((pinhole.height, pinhole.width, 2), np.int16)
-    fine = np.empty((pinhole.height, pinhole.width), np.uint16)
-    for at in range(0, pinhole.height, _ROWS):
-        rows = y[at : at + _ROWS]
-        rays = np.ones((len(rows), len(x), 3))
-        rays[..., 0], rays[..., 1] = x, rows[:, None]
-        where = np.asarray(native.img_from_cam(rays.reshape(-1, 3)), np.float64).reshape(len(rows), len(x), 2)
-        where = np.nan_to_num(where - 0.5, nan=-2.0).clip(-2, 32766).astype(np.float32)
-        coarse[at : at + _ROWS], fine[at : at + _ROWS] = cv2.convertMaps(where[..., 0], where[..., 1], cv2.CV_16SC2)
-    return coarse, fine
-
-
-class MapCache:
-    """Maps of the cameras used last, bounded in bytes. Thread-safe; two threads may compute the same map once each."""
-
-    def __init__(self, budget_bytes: int = _MAP_CACHE_BYTES, compute: Callable = distortion_map) -> None:
-        self._budget, self._compute = budget_bytes, compute
-        self._maps: OrderedDict[tuple, tuple[np.ndarray, np.ndarray]] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, camera: ColmapCamera, pinhole: ColmapCamera) -> tuple[np.ndarray, np.ndarray]:
-        """`distortion_map` of the pair."""
-        key = (camera.model, camera.width, camera.height, camera.params)
-        with self._lock:
-            if key in self._maps:
-                self._maps.move_to_end(key)
-                return self._maps[key]
-        maps = self._compute(camera, pinhole)
-        with self._lock:
-            self._maps[key] = maps
-            while len(self._maps) > 1 and sum(a.nbytes + b.nbytes for a, b in self._maps.values()) > self._budget:
-                self._maps.popitem(last=False)
-        return maps
