@@ -13,6 +13,15 @@ from tests.reference.rasterize import ALPHA_THRESHOLD, _Splats, render, visible_
 SH_C0 = 0.28209479177387814
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tensors here are tiny: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def camera(width: int, height: int, f: float = 20.0) -> tuple[torch.Tensor, torch.Tensor]:
     K = torch.tensor([[f, 0, width / 2], [0, f * 1.1, height / 2], [0, 0, 1]], dtype=torch.float64)
     angle = 0.2
@@ -60,17 +69,17 @@ def frontal(width: int, height: int, f: float = 10.0, dtype=torch.float64) -> di
 
 @pytest.mark.parametrize("mode", ["classic", "antialiased"])
 def test_gradients_agree_with_finite_differences(mode):
-    scene = [x.requires_grad_() for x in random_scene(6, seed=3, sh_degree=2)]
+    scene = [x.requires_grad_() for x in random_scene(5, seed=3, sh_degree=1)]
     viewmat, K = camera(20, 18)
     g = torch.Generator().manual_seed(0)
     weights = {"image": (18, 20, 3), "alpha": (18, 20), "depth": (18, 20)}
     weights = {name: torch.randn(shape, generator=g, dtype=torch.float64) for name, shape in weights.items()}
 
     def weighted(*params):
-        out = render(*params, viewmat, K, 20, 18, 2, rasterize_mode=mode, background=(0.3, 0.1, 0.7))
+        out = render(*params, viewmat, K, 20, 18, 1, rasterize_mode=mode, background=(0.3, 0.1, 0.7))
         return torch.stack([(out[name] * w).sum() for name, w in weights.items()])
 
-    assert (render(*scene, viewmat, K, 20, 18, 2)["radii"] > 0).all()
+    assert (render(*scene, viewmat, K, 20, 18, 1)["radii"] > 0).all()
     assert torch.autograd.gradcheck(weighted, scene, eps=1e-7, atol=1e-5, rtol=1e-4, check_undefined_grad=False)
 
 
@@ -243,21 +252,21 @@ def test_tiles_agree_with_gsplat():
 
 
 def test_means2d_gradient_and_its_absolute_sum():
-    viewmat, K = camera(12, 10)
+    viewmat, K = camera(9, 7)
     scene = [x.requires_grad_() for x in random_scene(5, seed=5)]
-    weights = torch.randn(10, 12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights = torch.randn(7, 9, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     def grads(mask):
-        out = render(*scene, viewmat, K, 12, 10, 3)
+        out = render(*scene, viewmat, K, 9, 7, 3)
         (out["image"] * weights * mask[..., None]).sum().backward()
         return out["means2d"].grad, out["means2d_abs"]
 
-    whole, whole_abs = grads(torch.ones(10, 12))
+    whole, whole_abs = grads(torch.ones(7, 9))
     total, total_abs = torch.zeros_like(whole), torch.zeros_like(whole)
-    for pixel in range(120):
-        mask = torch.zeros(120)
+    for pixel in range(63):
+        mask = torch.zeros(63)
         mask[pixel] = 1
-        g, _ = grads(mask.reshape(10, 12))
+        g, _ = grads(mask.reshape(7, 9))
         total += g
         total_abs += g.abs()
     torch.testing.assert_close(whole, total)
