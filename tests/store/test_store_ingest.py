@@ -15,7 +15,7 @@ from tidegs.gaussians.init import from_points
 from tidegs.gaussians.layout import BASE_COMPONENTS, RecordLayout
 from tidegs.store.block_store import BlockStore
 from tidegs.store.files import Files
-from tidegs.store.grid import CELLS, partition
+from tidegs.store.grid import Grid, partition
 from tidegs.store.ingest import IngestOptions, ingest_gaussians, ingest_points
 from tidegs.store.sizes import CLASSES, SizeHistogram
 from tidegs.store.spatial import Box, Neighbours, Sample, morton
@@ -197,16 +197,24 @@ def test_the_sample_does_not_depend_on_order() -> None:
 
 
 def test_buckets_cover_all_cells_and_respect_the_limit() -> None:
-    counts = np.zeros(CELLS, np.int64)
+    grid = Grid(Box(np.zeros(3), np.ones(3)), 5)
+    counts = np.zeros(grid.cells, np.int64)
     rng = np.random.default_rng(0)
-    counts[rng.integers(0, CELLS, 5000)] = rng.integers(1, 50, 5000)
+    counts[rng.integers(0, grid.cells, 5000)] = rng.integers(1, 50, 5000)
     counts[17] = 10_000  # one cell above the limit
-    buckets = partition(counts, Box(np.zeros(3), np.ones(3)), 1000)
+    buckets = partition(counts, grid, 1000)
     assert np.all(np.diff(buckets.of_cell) >= 0)
     held = np.bincount(buckets.of_cell, counts, buckets.count)
     assert held.sum() == counts.sum()
     assert np.all(np.delete(held, buckets.of_cell[17]) <= 1000)
     assert buckets.of_cell[-1] == buckets.count - 1
+
+
+@pytest.mark.parametrize("levels", [1, 4, 7])
+def test_cells_are_prefixes_of_morton_keys(levels: int) -> None:
+    xyz = (np.random.default_rng(0).normal(size=(5000, 3)) * 3).astype(np.float32)
+    grid = Grid(Box(np.array([0.1, -0.3, 0.0]), np.array([1.0, 2.0, 0.5])), levels)
+    assert np.array_equal(grid.cell_of(xyz), grid.number(grid.coordinates(xyz.astype(np.float64))))
 
 
 def test_size_classes_join_when_they_are_small() -> None:

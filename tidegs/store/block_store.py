@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -274,9 +274,7 @@ class BlockStore:
             raise StoreError(f"{self.path} is not empty (it holds {strangers[0]}): name an empty or a new folder")
         self._lock_folder()
         with self._guard.errors(self.path, "clearing the folder"):
-            for name in names:
-                if name != fmt.LOCK:
-                    self._files.unlink(self.path / name)
+            self._files.clear(self.path, fmt.OUR_FILES - {fmt.LOCK})
 
     def _lock_folder(self) -> None:
         path = self.path / fmt.LOCK
@@ -306,8 +304,9 @@ class BlockStore:
         self.records.load(rows)
         if not self.readonly:
             self._root.resume(root, mirrored)
-            with self._guard.errors(self.path, "clearing scratch records"):
+            with self._guard.errors(self.path, "clearing what a dead process left"):
                 self.records.clear_scratch()
+                self._files.clear(self.path, fmt.WORK_FILES)
 
     def close(self) -> None:
         """Ends the threads, closes the files, lets go of the lock. What was not committed is lost."""
@@ -320,11 +319,10 @@ class BlockStore:
             self._lock_fd = -1
 
     def abandon(self) -> None:
-        """Closes a store that was never committed and removes its files."""
+        """Closes a store that was never committed and removes its files, as far as that is possible."""
         self.close()
-        for name in self._files.listdir(self.path):
-            if name in fmt.OUR_FILES:
-                self._files.unlink(self.path / name)
+        with suppress(OSError):
+            self._files.clear(self.path, fmt.OUR_FILES)
 
     def __enter__(self) -> BlockStore:
         return self

@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,11 @@ class Files:
             return self.open(path, flags), False
 
     def close(self, fd: int) -> None:
+        """Closes a descriptor. What matters was synced before, so that its errors say nothing."""
+        with suppress(OSError):
+            self.close_once(fd)
+
+    def close_once(self, fd: int) -> None:
         os.close(fd)
 
     def size(self, fd: int) -> int:
@@ -103,14 +110,21 @@ class Files:
         os.ftruncate(fd, size)
 
     def drop_cache(self, fd: int) -> None:
-        """Lets go of cached pages of a file that could not be opened for direct I/O."""
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        """Lets go of cached pages of a file that could not be opened for direct I/O; advice, which may be refused."""
+        with suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
+
+    def clear(self, folder: Path, names: Collection[str]) -> None:
+        """Removes those of the named files that there are."""
+        for name in self.listdir(folder):
+            if name in names:
+                self.unlink(folder / name)
 
     def listdir(self, folder: Path) -> list[str]:
         return sorted(os.listdir(folder))

@@ -17,6 +17,7 @@ QUERY_DTYPE = np.dtype([("limit", np.float64), ("row", np.int64), ("origin", np.
 ANSWER_DTYPE = np.dtype([("best", np.float64, 3), ("row", np.int64)])
 BEST_DTYPE = np.dtype([("best", np.float64, 3)])
 SCALE_DTYPE = np.dtype(np.float32)
+_STEP = 1 << 15  # points whose balls are looked at together
 
 
 def initial_scales(
@@ -44,12 +45,15 @@ def _within(xyz: np.ndarray, buckets: Buckets, bucket: int, spool: dict[str, Spo
     with Neighbours(xyz) as tree:
         best = tree.of_themselves()
     spool["best"].put(bucket, best.view(BEST_DTYPE)[:, 0])
-    row, target = buckets.overlapped(xyz, np.sqrt(best[:, 2]), bucket)
-    order = np.argsort(target, kind="stable")
-    queries = np.empty(len(row), QUERY_DTYPE)
-    queries["limit"], queries["row"], queries["origin"] = best[row[order], 2], row[order], bucket
-    queries["xyz"] = xyz[row[order]]
-    put_grouped(spool["query"], target[order], queries)
+    for first in range(0, len(xyz), _STEP):
+        part = slice(first, first + _STEP)
+        row, target = buckets.overlapped(xyz[part], np.sqrt(best[part, 2]), bucket)
+        order = np.argsort(target, kind="stable")
+        row = row[order] + first
+        queries = np.empty(len(row), QUERY_DTYPE)
+        queries["limit"], queries["row"], queries["origin"] = best[row, 2], row, bucket
+        queries["xyz"] = xyz[row]
+        put_grouped(spool["query"], target[order], queries)
 
 
 def _across(points: Spool, bucket: int, spool: dict[str, Spool]) -> None:

@@ -16,10 +16,10 @@ from tqdm import tqdm
 
 from tidegs.errors import FormatError
 from tidegs.gaussians.layout import BASE_FIELDS, RecordLayout
-from tidegs.store import grid
 from tidegs.store.block_store import BlockStore
 from tidegs.store.emit import BlockWriter, GaussianWriter, SeedWriter
 from tidegs.store.files import Files
+from tidegs.store.grid import Buckets, Grid, partition
 from tidegs.store.halo import ANSWER_DTYPE, BEST_DTYPE, QUERY_DTYPE, SCALE_DTYPE, initial_scales
 from tidegs.store.seeds import INIT_OPACITY_LOGIT
 from tidegs.store.sizes import SizeHistogram
@@ -176,16 +176,16 @@ class _Work:
         if self._rows.rows == 0:
             raise FormatError("the input holds no points: a store needs at least one")
 
-    def distribute(self, xyz: Rows) -> grid.Buckets:
+    def distribute(self, xyz: Rows) -> Buckets:
         """Splits the rows by space into buckets that fit in memory each."""
-        box = self._sample.box()
+        cells = Grid.of(self._sample.box(), self._rows.rows)
         most = max(1, self._options.memory_budget // 2 // (2 * self._dtype.itemsize + _SORT_NBYTES))
         if self._rows.rows <= most:
-            return grid.Buckets(box, np.zeros(grid.CELLS, np.int32), 1)
-        counts = np.zeros(grid.CELLS, np.int64)
+            return Buckets(cells, np.zeros(cells.cells, np.int32), 1)
+        counts = np.zeros(cells.cells, np.int64)
         for rows in self._phase("counting", self._rows.chunks(0)):
-            counts += np.bincount(grid.cell_of(xyz(rows), box), minlength=grid.CELLS)
-        buckets = grid.partition(counts, box, most)
+            counts += np.bincount(cells.cell_of(xyz(rows)), minlength=cells.cells)
+        buckets = partition(counts, cells, most)
         parts = self.spool("parts", self._dtype)
         for rows in self._phase("distributing", self._rows.chunks(0)):
             bucket = buckets.of(xyz(rows))
@@ -195,17 +195,17 @@ class _Work:
         self._rows = parts
         return buckets
 
-    def sort(self, buckets: grid.Buckets, xyz: Rows, see: Callable[[np.ndarray], None] | None = None) -> None:
+    def sort(self, buckets: Buckets, xyz: Rows, see: Callable[[np.ndarray], None] | None = None) -> None:
         """Puts each bucket in the order of Morton keys; equal keys by the rows' bytes."""
         for b in self._phase("sorting", range(buckets.count)):
             rows = self._rows.get(b)
             self._rows.drop(b)
-            rows = rows[_order(morton(xyz(rows), buckets.box), rows)]
+            rows = rows[_order(morton(xyz(rows), buckets.grid.box), rows)]
             if see and len(rows):
                 see(rows)
             self.sorted.put(b, rows)
 
-    def emit(self, buckets: grid.Buckets, writer: BlockWriter, parts: Parts) -> None:
+    def emit(self, buckets: Buckets, writer: BlockWriter, parts: Parts) -> None:
         """Writes all blocks; `parts` gives what the writer takes, for a bucket and its rows."""
         self._writer = writer
         for b in self._phase("writing", range(buckets.count)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ class Spool:
         self._memory.clear()
         if self._fd >= 0:
             self._files.close(self._fd)
-            self._files.unlink(self._path)
+            with suppress(OSError):  # the store removes it when it is opened next
+                self._files.unlink(self._path)
             self._fd = -1
 
     def _spill(self, bucket: int) -> None:

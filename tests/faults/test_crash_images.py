@@ -1,0 +1,74 @@
+"""Power cuts: every prefix of the changes of a small life, with those not yet synced lost, kept, reordered or torn."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crash_image import CUTS, Disk
+from fault_files import RecordingFiles
+from scenario import Life, Oracle
+from store_cases import SMALL, contents, random_slot
+
+from tidegs.store import records
+from tidegs.store.block_store import BlockStore
+
+
+@pytest.fixture
+def small_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that hold little, so that images of them are quick."""
+    monkeypatch.setattr(records, "_GROW_LEAST", 1 << 16)
+
+
+def cut_power(folder: Path, seed: int, every: int, steps: int) -> int:
+    """Checks images at every `every`-th event; returns how many."""
+    files = RecordingFiles(folder)
+    life = Life(folder / "s", files, seed, files.mark, steps)
+    life.run()
+    assert not life.errors
+    oracle, disk, rng, images = Oracle(snapshots=life.oracle.snapshots), Disk(), np.random.default_rng(seed), 0
+    for i, event in enumerate(files.events):
+        disk.follow(event)
+        if event.what == "mark" and event.offset > 0:
+            oracle.doubtful = event.offset
+        elif event.what == "mark":
+            oracle.committed = -event.offset
+        if i % every and event.what != "mark":
+            continue
+        for cut in CUTS[:1] if disk.is_settled() else CUTS:
+            image = folder / "image"
+            shutil.rmtree(image, ignore_errors=True)
+            disk.write_image(image, cut, rng)
+            try:
+                found = oracle.check(image / "s")
+                if found and rng.random() < 0.1:
+                    go_on(image / "s", rng)
+            except Exception as e:
+                raise AssertionError(f"seed {seed}, event {i} ({event.what} {event.name}), {cut}: {e}") from e
+            images += 1
+    return images
+
+
+def go_on(path: Path, rng: np.random.Generator) -> None:
+    """A store that was recovered can be used as before."""
+    with BlockStore.open(path, io_threads=0) as store:
+        block = int(np.flatnonzero(store.table["count"])[0])
+        store.write([block], [random_slot(SMALL, ("base", "rest"), rng)])
+        number, expected = store.commit(b"on"), contents(store)
+    with BlockStore.open(path, readonly=True, io_threads=0) as store:
+        assert store.snapshot == number
+        assert contents(store) == expected
+
+
+def test_power_may_be_cut_at_any_moment(quick_folder: Path, small_growth: None, injected: list[int]) -> None:
+    injected.append(cut_power(quick_folder, seed=0, every=5, steps=6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_power_may_be_cut_at_every_moment(
+    quick_folder: Path, small_growth: None, seed: int, injected: list[int]
+) -> None:
+    injected.append(cut_power(quick_folder, seed, every=1, steps=16))
