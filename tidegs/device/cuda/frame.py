@@ -1,0 +1,65 @@
+"""A frame that lives on the device and comes to the host when it is looked at; and what a step learned, likewise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tidegs.device.base import BlockUpdates, Frame, LossValue, View
+from tidegs.device.cuda.staging import Pending
+
+
+class CudaFrame(Frame):
+    """One whole image on the device: rgb float32 [H, W, 3], alpha and depth [H, W], and the gradient of rgb."""
+
+    def __init__(self, view: View, with_depth: bool, device: torch.device) -> None:
+        self.rgb = torch.zeros(view.height, view.width, 3, device=device)
+        self.coverage = torch.zeros(view.height, view.width, device=device)
+        self.distance = torch.zeros(view.height, view.width, device=device) if with_depth else None
+        self.grad: Tensor | None = None
+
+    @property
+    def image(self) -> np.ndarray:  # type: ignore[override]
+        """float32 [3, height, width]; waits for the device."""
+        return self.rgb.permute(2, 0, 1).contiguous().cpu().numpy()
+
+    @property
+    def alpha(self) -> np.ndarray:  # type: ignore[override]
+        """float32 [height, width]; waits for the device."""
+        return self.coverage.cpu().numpy()
+
+    @property
+    def depth(self) -> np.ndarray | None:  # type: ignore[override]
+        """float32 [height, width], where it was asked for; waits for the device."""
+        return None if self.distance is None else self.distance.cpu().numpy()
+
+
+class PendingLoss(LossValue):
+    """A loss that is fetched when one of its numbers is first read."""
+
+    def __init__(self, pending: Pending, ssim_lambda: float) -> None:
+        self.__dict__.update(_pending=pending, _lambda=ssim_lambda)
+
+    def __getattr__(self, name: str) -> float:
+        if name not in ("total", "l1", "ssim"):
+            raise AttributeError(name)
+        l1, ssim = (float(v) for v in self.__dict__["_pending"].get())
+        weight = self.__dict__["_lambda"]
+        self.__dict__.update(l1=l1, ssim=ssim, total=(1.0 - weight) * l1 + weight * (1.0 - ssim))
+        return self.__dict__[name]
+
+
+class PendingUpdates(BlockUpdates):
+    """Bounds and counts that are fetched when one of them is first read."""
+
+    def __init__(self, fetch: Callable[[], BlockUpdates]) -> None:
+        self.__dict__["_fetch"] = fetch
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name not in BlockUpdates.__dataclass_fields__:
+            raise AttributeError(name)
+        self.__dict__.update(vars(self.__dict__["_fetch"]()))
+        return self.__dict__[name]
