@@ -147,7 +147,10 @@ def _links(run: RunData, facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
     moved = run.last.get("moved_bytes") or {}
     total = moved if run.restarts or not summary else summary.get("moved_bytes", moved)
     whole = facts["scene_size"]["bytes"]
-    busy = run.last.get("moved_seconds") or {}
+    busy, blocks = run.last.get("moved_seconds") or {}, run.last.get("moved_blocks") or {}
+    slot = slot_bytes(run)
+    needed = [run.last[k] for k in ("hits", "misses") if k in run.last]
+    no_reuse = _ratio(sum(needed) * slot, steps) if slot and len(needed) == 2 else None
     out = {}
     for link, label in LINKS.items():
         if link not in total:
@@ -161,6 +164,9 @@ def _links(run: RunData, facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "share_of_full_reload": _ratio(a_step, whole),
             "seconds": busy.get(link),
             "bytes_a_second": _ratio(moved.get(link), busy.get(link)),
+            "bytes_a_block": _ratio(moved.get(link), blocks.get(link)),
+            "no_reuse_a_step": no_reuse if link == "upload" else None,
+            "bound_a_step": None,  # see study.add_bounds
         }
     return out
 

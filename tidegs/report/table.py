@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegs.machine import human
 from tidegs.report.advice import advice, bottleneck
-from tidegs.report.facts import TIERS
+from tidegs.report.facts import LINKS, TIERS
 
 UNKNOWN = "-"
 
@@ -97,7 +97,7 @@ def _owners(facts: dict[str, Any]) -> str:
 
 
 def _traffic(facts: dict[str, Any]) -> str:
-    rows = [("traffic", "in all", "a step", "full reload a step", "of full reload", "a second")]
+    rows = [("traffic", "in all", "a step", "full reload", "of reload", "Belady", "a second")]
     for link in facts["links"].values():
         rows.append(
             (
@@ -106,6 +106,7 @@ def _traffic(facts: dict[str, Any]) -> str:
                 size(link["bytes_a_step"]),
                 size(link["full_reload_a_step"]),
                 share(link["share_of_full_reload"]),
+                size(link["bound_a_step"]),
                 size(link["bytes_a_second"]),
             )
         )
@@ -137,3 +138,36 @@ def _predicted(facts: dict[str, Any]) -> str:
         form = size if one["unit"] == "bytes" else (lambda v: number(v, ".4f"))
         rows.append((one["name"], form(one["predicted"]), form(one["actual"]), number(one["ratio"], ".2f")))
     return columns(rows)
+
+
+def compare_rows(names: Sequence[str], facts: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Figures of several runs side by side, names in the first row."""
+
+    def line(label: str, pick: Callable[[dict[str, Any]], str]) -> tuple[str, ...]:
+        return (label, *(pick(f) for f in facts))
+
+    rows = [
+        ("", *names),
+        line("state", lambda f: f"{f['state']}, step {f['step']:,}"),
+        line("mode", lambda f: {True: "in core", False: "out of core", None: UNKNOWN}[f["in_core"]]),
+        line("order", lambda f: str(f["order"])),
+        line("PSNR", lambda f: number(f["quality"].get("psnr"), ".2f")),
+        line("SSIM", lambda f: number(f["quality"].get("ssim"), ".4f")),
+        line("Gaussians", lambda f: number(f["scene_size"]["gaussians"], ",")),
+        line("time", lambda f: duration(f["seconds"])),
+        line("ms a step", lambda f: number(f["seconds_a_step"] and 1000 * f["seconds_a_step"], ".1f")),
+        line("waiting for blocks", lambda f: share(f["flow"]["stall_share"])),
+        line("overlap", lambda f: share(f["flow"]["overlap"])),
+        line("in the arena when due", lambda f: share(f["flow"]["hit_share"])),
+    ]
+    for tier, label in TIERS.items():
+        rows.append(line(f"peak {label}", lambda f, t=tier: _peak(f["tiers"].get(t))))  # type: ignore[misc]
+    for link, label in LINKS.items():
+        rows.append(line(f"{label}, a step", lambda f, k=link: size(f["links"].get(k, {}).get("bytes_a_step"))))  # type: ignore[misc]
+    return [r for r in rows if any(cell != UNKNOWN for cell in r[1:])]
+
+
+def _peak(tier: dict[str, Any] | None) -> str:
+    if tier is None:
+        return UNKNOWN
+    return size(tier["peak"]) + (f" of {size(tier['budget'])}" if tier["budget"] else "")

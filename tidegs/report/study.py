@@ -1,0 +1,89 @@
+"""What the block store and the cameras add to a report: working sets, Belady's bound, the map from above.
+
+Invariant: a part whose input is missing is left out with one sentence that says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidegs.device.base import RenderSettings, View
+from tidegs.errors import TidegsError
+from tidegs.report.result import RunData
+from tidegs.report.space import Sets, block_map, loads_curve, set_sizes, view_sets
+from tidegs.store.block_store import BlockStore
+
+
+@dataclass
+class Study:
+    """Parts of the page; what is None is explained in `missing`."""
+
+    sets: dict[str, Any] | None = None
+    loads: dict[str, Any] | None = None
+    map: dict[str, Any] | None = None
+    missing: list[str] = field(default_factory=list)
+
+
+def study(run: RunData, views: list[View] | str) -> Study:
+    """`views` of all cameras of the scene (numbered as in the log), or why they cannot be had."""
+    out = Study()
+    table = _table(run, out)
+    if table is None:
+        return out
+    used = int((table["count"] > 0).sum())
+    scale = float(run.run.get("scale", 1.0))
+    if isinstance(views, str):
+        out.missing.append(f"Working sets and Belady's bound need the scene: {views}")
+        out.map = block_map(table, table["generation"].astype(np.int64), [], scale)
+        out.map |= {"meaning": "times that a block was written", "unused_meaning": "never written"}
+        return out
+    settings = RenderSettings(
+        sh_degree=run.config.sh_degree, near_plane=run.config.near_plane, far_plane=run.config.far_plane
+    )
+    sets = view_sets(table, views, settings)
+    order = visits(run)
+    out.sets = set_sizes(sets, order, used) | {"arena": run.last.get("arena_slots")}
+    out.map = block_map(table, sets.uses, views, scale)
+    out.map |= {"meaning": "cameras that need a block", "unused_meaning": "needed by none"}
+    _bound(run, sets, order, used, out)
+    return out
+
+
+def visits(run: RunData) -> np.ndarray:
+    """The cameras of the run in order, as the log has them; empty where it does not say."""
+    found = [r["cameras"] for r in run.rows if "cameras" in r]
+    return np.array([c for part in found for c in part], np.int64)
+
+
+def add_bounds(facts: dict[str, Any], found: Study) -> None:
+    """Sets `bound_a_step` of the links into the arena and from the SSD, in bytes: Belady's bound in blocks, each of
+    the size that the run moved on average."""
+    if found.loads is None:
+        return
+    for link, mark in (("upload", "arena"), ("read", "arena and host")):
+        one, bound = facts["links"].get(link), found.loads["marks"].get(mark)
+        if one and bound and one["bytes_a_block"]:
+            one["bound_a_step"] = bound["loads"] * facts["batch_size"] * one["bytes_a_block"]
+
+
+def _table(run: RunData, out: Study) -> np.ndarray | None:
+    path = run.root / run.run.get("store", "store")
+    try:
+        with BlockStore.open(Path(path), readonly=True) as store:
+            return store.table.copy()
+    except TidegsError as error:
+        out.missing.append(f"The block map, working sets and Belady's bound need the block store: {error}")
+        return None
+
+
+def _bound(run: RunData, sets: Sets, order: np.ndarray, used: int, out: Study) -> None:
+    arena, host = run.last.get("arena_slots"), run.last.get("host_slots")
+    if not len(order) or order.max() >= len(sets.sizes) or arena is None:
+        out.missing.append("Belady's bound needs the order of cameras, which this run's log does not hold.")
+        return
+    marks = {"arena": arena, "arena and host": arena + (host or 0)}
+    out.loads = loads_curve(sets, order, used, marks)
