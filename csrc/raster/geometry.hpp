@@ -23,7 +23,7 @@ struct Geometry {
     vf Q[3][3], s[3];                // rotation and standard deviations
     vf V[2][3];
     vf c11, c12, c22, det, inv_det;  // blurred covariance
-    vf opacity, comp;                // logistic of the logit; compensation (1 in classic mode)
+    vf opacity, rest, comp;          // logistic of the logit, 1 - opacity; compensation (1 in classic mode)
     vf mx, my;
     vm visible;
 };
@@ -41,6 +41,7 @@ inline void rotation(const Rows& rows, Geometry& g) {
     const vf w = rows[QUATS], x = rows[QUATS + 1], y = rows[QUATS + 2], z = rows[QUATS + 3];
     const vf n2 = fma(w, w, fma(x, x, fma(y, y, z * z)));
     const vm usable = band(gt(n2, set1(1e-30f)), lt(n2, set1(1e30f)));  // else the identity
+    g.visible = band(g.visible, le(n2, n2));  // not NaN
     const vf inv = keep(usable, 1.0f / sqrt(n2));
     g.inv_norm = inv;
     g.qw = keep(usable, w * inv), g.qx = keep(usable, x * inv), g.qy = keep(usable, y * inv), g.qz = keep(usable, z * inv);
@@ -86,7 +87,7 @@ inline void project(const Camera& cam, const Rows& rows, Geometry& g) {
     g.c11 += blur, g.c22 += blur;
     g.inv_det = 1.0f / g.det;
     g.comp = cam.antialiased ? sqrt(max(vf{}, det0 * g.inv_det)) : set1(1.0f);
-    g.opacity = sigmoid(rows[OPACITIES]);
+    g.opacity = sigmoid(rows[OPACITIES]), g.rest = sigmoid(-rows[OPACITIES]);
     g.mx = fma(fx, u, set1(cam.cx)), g.my = fma(fy, v, set1(cam.cy));
 
     const vf o = g.opacity * g.comp;
@@ -150,7 +151,7 @@ inline void covariance_grad(const Camera& cam, const Geometry& g, const ImageSum
 inline void project_grad(const Camera& cam, const Geometry& g, const ImageSums& in, GeometryGrad& out) {
     vf g11, g12, g22, d_opacity;
     covariance_grad(cam, g, in, g11, g12, g22, d_opacity);
-    out.opacity = d_opacity * g.opacity * (1.0f - g.opacity);
+    out.opacity = d_opacity * g.opacity * g.rest;
 
     vf dT[2][3], dQ[3][3], dV[2][3];
     for (int k = 0; k < 3; ++k) {

@@ -16,19 +16,52 @@ public:
     Rasterizer(const Layout& layout, int64_t budget) : layout_(layout), budget_(budget) {}
 
     void forward(const Camera& cam, const Blocks& blocks, const Image& image) {
+        begin(cam);
+        add(blocks);
+        finish(image);
+    }
+
+    // A camera whose blocks come in parts, in ascending order of blocks: begin, add each, finish; then differentiate, and
+    // update each part, whose blocks may lie in other slots by then. Between them the arena is the caller's.
+    void begin(const Camera& cam) {
         cam_ = cam;
-        blocks_ = blocks;
         grid_.reset(cam.width, cam.height);
+        items_.clear();
+        parts_.assign(1, 0);
+        splat_count_ = 0;
+    }
+    void add(const Blocks& blocks) {
+        blocks_ = blocks;
         project();
+        parts_.push_back((int)items_.size());
+    }
+    void finish(const Image& image) {
         plan();
         for (size_t r = 0; r + 1 < cuts_.size(); ++r) {
             bin(cuts_[r], cuts_[r + 1]);
             blend(cuts_[r], cuts_[r + 1], &image);
         }
     }
+    void differentiate(const ImageGrad& grad) { differentiate(grad, nullptr); }
+    void update_part(int part, const Blocks& blocks, const uint8_t* flags, const Adam& adam, const Updates& out) {
+        blocks_ = blocks;
+        update(parts_[part], parts_[part + 1], flags, adam, cuts_.size() <= 2, out);
+    }
 
     // `flags` belong to the blocks of the last forward pass.
     void backward(const ImageGrad& grad, const uint8_t* flags, const Adam& adam, const Updates& out) {
+        differentiate(grad, flags);
+        update(0, (int)items_.size(), flags, adam, cuts_.size() <= 2, out);
+    }
+
+    int64_t splats() const { return splat_count_; }
+    int64_t visits() const { return total_; }
+    int64_t ranges() const { return (int64_t)cuts_.size() - 1; }
+    int64_t visit_nbytes() const { return sizeof(Visit) + sizeof(Partial) + 1; }
+
+private:
+    // `flags`: of the blocks, where some have image-space gradients in their carry plane.
+    void differentiate(const ImageGrad& grad, const uint8_t* flags) {
         const bool whole = cuts_.size() <= 2;
         for (size_t r = 0; r + 1 < cuts_.size(); ++r) {
             if (!whole) {
@@ -38,28 +71,22 @@ public:
             differentiate(cuts_[r], cuts_[r + 1], grad);
             if (!whole) fold_range(flags, r == 0);
         }
-        update(flags, adam, whole, out);
     }
 
-    int64_t splats() const { return splat_count_; }
-    int64_t visits() const { return total_; }
-    int64_t ranges() const { return (int64_t)cuts_.size() - 1; }
-    int64_t visit_nbytes() const { return sizeof(Visit) + sizeof(Partial) + 1; }
-
-private:
+    // Appends the blocks' items and splats to those of the parts before.
     void project() {
-        items_.clear();
+        const size_t before = items_.size();
         size_t rows = 0;
         for (int b = 0; b < blocks_.n; ++b)
             for (int row = 0; row < blocks_.counts[b]; row += ITEM_ROWS) {
                 items_.push_back({b, row, std::min(ITEM_ROWS, blocks_.counts[b] - row), 0, 0, {}});
                 rows += items_.back().rows;
             }
-        splats_.reserve(rows);
-        std::atomic<uint32_t> next{0};
-        Pool::get().run((int)items_.size(), [&](int i, int) {
+        splats_.extend(splat_count_ + rows, splat_count_);
+        std::atomic<uint32_t> next{(uint32_t)splat_count_};
+        Pool::get().run((int)(items_.size() - before), [&](int i, int) {
             alignas(64) Splat buffer[ITEM_ROWS];
-            Item& item = items_[i];
+            Item& item = items_[before + i];
             item.count = project_item(layout_, blocks_, cam_, item, buffer);
             item.first = next.fetch_add(item.count, std::memory_order_relaxed);  // places differ, orders do not
             std::memcpy(&splats_[item.first], buffer, item.count * sizeof(Splat));
@@ -228,16 +255,16 @@ private:
             const Item& item = items_[i];
             for (uint32_t s = item.first; s < item.first + item.count; ++s) {
                 float* sum = &sums_[(size_t)s * PARTIALS];
-                if (first) begin(item, flags[item.block], splats_[s].row, sum);
+                if (first) begin(item, flags ? flags[item.block] : FIRST_OF_CAMERA, splats_[s].row, sum);
                 fold(splats_[s], sum);
             }
         });
     }
 
-    void update(const uint8_t* flags, const Adam& adam, bool whole, const Updates& out) {
-        updates_.resize(items_.size());
-        Pool::get().run((int)items_.size(), [&](int i, int) {
-            const Item& item = items_[i];
+    void update(int from, int to, const uint8_t* flags, const Adam& adam, bool whole, const Updates& out) {
+        updates_.resize(to - from);
+        Pool::get().run(to - from, [&](int i, int) {
+            const Item& item = items_[from + i];
             const uint8_t f = flags[item.block];
             ItemGrad grad;
             std::memset(&grad, 0, sizeof grad);
@@ -262,18 +289,18 @@ private:
             ItemUpdater(layout_, blocks_, flags, cam_, adam, item).run(grad, updates_[i]);
             if (item.count && !(f & LAST_OF_CAMERA)) updates_[i].touched = true;
         });
-        merge(out);
+        merge(from, out);
     }
 
-    void merge(const Updates& out) const {
+    void merge(int from, const Updates& out) const {
         const float inf = std::numeric_limits<float>::infinity();
         std::vector<float> scale(blocks_.n, -inf);
         for (int b = 0; b < blocks_.n; ++b) {
             for (int k = 0; k < 3; ++k) out.lo[3 * b + k] = inf, out.hi[3 * b + k] = -inf;
             out.visible[b] = 0, out.touched[b] = 0;
         }
-        for (size_t i = 0; i < items_.size(); ++i) {
-            const int b = items_[i].block;
+        for (size_t i = 0; i < updates_.size(); ++i) {
+            const int b = items_[from + i].block;
             for (int k = 0; k < 3; ++k) {
                 out.lo[3 * b + k] = std::min(out.lo[3 * b + k], updates_[i].lo[k]);
                 out.hi[3 * b + k] = std::max(out.hi[3 * b + k], updates_[i].hi[k]);
@@ -292,7 +319,7 @@ private:
     Grid grid_;
     std::vector<Item> items_;
     std::vector<ItemUpdate> updates_;
-    std::vector<int> groups_, cuts_;
+    std::vector<int> groups_, cuts_, parts_;
     std::vector<int64_t> starts_, slots_;
     Scratch<uint32_t> counts_;
     Scratch<Splat> splats_;

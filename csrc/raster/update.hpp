@@ -127,9 +127,10 @@ private:
         sh_direction_grad(cam_.sh_degree, dir, w, gx, gy, gz);
     }
 
-    // The gradient of one component goes to Adam, or to the step's sum.
+    // The gradient of one component goes to Adam, or to the step's sum. One that overflowed (degenerate splats) counts
+    // as none, since its square would make the moments useless for good.
     void put(int component, int group, vf grad) {
-        grad = keep(seen_, grad);
+        grad = keep(band(seen_, lt(abs(grad), set1(1e18f))), grad);
         if (add_) grad = keep(marked_, load(grads_ + component * stride_ + row_)) + grad;
         if (!last_) {
             store(grads_ + component * stride_ + row_, keep(rows_, grad));
