@@ -39,6 +39,7 @@ class Counters:
         self.stall_seconds = 0.0
         self.plan_seconds = 0.0
         self.dropped_blocks = 0
+        self.slots = {"arena": 0, "host": 0}  # that held blocks when the last pass was handed out
         self.peak_slots = {"arena": 0, "host": 0}
         self._busy_since = 0.0
         self._busy_links = 0
@@ -82,6 +83,7 @@ class Counters:
 
     def peak(self, arena: int, host: int) -> None:
         """Slots that hold blocks now."""
+        self.slots = {"arena": arena, "host": host}
         self.peak_slots["arena"] = max(self.peak_slots["arena"], arena)
         self.peak_slots["host"] = max(self.peak_slots["host"], host)
 
@@ -107,5 +109,6 @@ class Counters:
                 "stall_seconds": self.stall_seconds,
                 "plan_seconds": self.plan_seconds,
                 "dropped_blocks": self.dropped_blocks,
+                "slots": dict(self.slots),
                 "peak_slots": dict(self.peak_slots),
             }
