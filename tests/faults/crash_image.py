@@ -34,6 +34,7 @@ CUTS = (
     Cut(0.5),
     Cut(0.5, shuffled=True),
     Cut(0.8, torn=512),
+    Cut(0.5, torn=512),
     Cut(0.8, torn=4096, shuffled=True),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -42,24 +43,39 @@ def cut_power(folder: Path, seed: int, every: int, steps: int) -> int:
             shutil.rmtree(image, ignore_errors=True)
             disk.write_image(image, cut, rng)
             try:
-                found = oracle.check(image / "s")
-                if found and rng.random() < 0.1:
-                    go_on(image / "s", rng)
+                oracle.check(image / "s")
             except Exception as e:
                 raise AssertionError(f"seed {seed}, event {i} ({event.what} {event.name}), {cut}: {e}") from e
             images += 1
+        if oracle.committed and rng.random() < 0.3:
+            images += kill_then_cut_power(folder, disk, rng)
     return images
 
 
-def go_on(path: Path, rng: np.random.Generator) -> None:
-    """A store that was recovered can be used as before."""
-    with BlockStore.open(path, io_threads=0) as store:
-        block = int(np.flatnonzero(store.table["count"])[0])
-        store.write([block], [random_slot(SMALL, ("base", "rest"), rng)])
-        number, expected = store.commit(b"on"), contents(store)
-    with BlockStore.open(path, readonly=True, io_threads=0) as store:
-        assert store.snapshot == number
-        assert contents(store) == expected
+def kill_then_cut_power(folder: Path, disk: Disk, rng: np.random.Generator) -> int:
+    """The process dies now: what it wrote can be seen, synced or not. The next process opens the store and commits,
+    and the power is cut meanwhile."""
+    killed, image = folder / "killed", folder / "again"
+    shutil.rmtree(killed, ignore_errors=True)
+    disk.write_image(killed, CUTS[1], rng)
+    disk, files, oracle = copy.deepcopy(disk), RecordingFiles(killed), Oracle()
+    with BlockStore.open(killed / "s", io_threads=0, files=files) as store:
+        opened = len(files.events)
+        oracle.snapshots[store.snapshot], oracle.committed = contents(store), store.snapshot
+        blocks = np.flatnonzero(store.table["count"])
+        store.write(blocks, [random_slot(SMALL, ("base", "rest"), rng) for _ in blocks])
+        oracle.doubtful = store.snapshot + 1
+        oracle.snapshots[oracle.doubtful] = contents(store)
+        store.commit(str(oracle.doubtful).encode())
+    for i, event in enumerate(files.events):
+        disk.follow(event)
+        if i < opened:
+            continue
+        for cut in CUTS:
+            shutil.rmtree(image, ignore_errors=True)
+            disk.write_image(image, cut, rng)
+            oracle.check(image / "s")
+    return (len(files.events) - opened) * len(CUTS)
 
 
 def test_power_may_be_cut_at_any_moment(quick_folder: Path, small_growth: None, injected: list[int]) -> None:
