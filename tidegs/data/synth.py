@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 import simplejpeg
-from PIL import Image
 from tqdm import tqdm
 
 from tidegs.data.colmap_model import ColmapCamera, ColmapImage
@@ -86,6 +86,10 @@ def scene_views(city: City, settings: SynthSettings) -> list[SynthView]:
     s = settings
     if s.aerial and not city.solids.top + 5.0 < s.altitude * 0.97:
         raise ConfigError(f"--altitude {s.altitude:g} m is not above the roofs, which reach {city.solids.top:.0f} m")
+    if s.aerial and np.hypot(1.04 * s.altitude, np.hypot(*s.extent) / 2.0) >= city.solids.dome:
+        raise ConfigError(
+            f"--altitude {s.altitude:g} m pierces the sky, a dome of {city.solids.dome:.0f} m around the city"
+        )
     digits = max(4, len(str(max(s.aerial, s.street))))
     views = []
     groups = (("aerial", s.aerial, AERIAL_FOCAL), ("street", s.street, STREET_FOCAL))
@@ -143,7 +147,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 def _write_image(path: Path, image: np.ndarray) -> None:
     if path.suffix == ".png":
-        Image.fromarray(image).save(path)
+        path.write_bytes(cv2.imencode(".png", image[..., ::-1])[1].tobytes())
     else:
         path.write_bytes(simplejpeg.encode_jpeg(image, _JPEG_QUALITY, "RGB", "444"))
 

@@ -15,7 +15,8 @@ from tidegs.data.synth_hash import hash2, kernel, mix, unit
 from tidegs.data.synth_layout import BOX, CELL, ELLIPSOID, GABLE_X, GABLE_Y, Solids
 from tidegs.data.synth_texture import RGB, Body
 
-FACES = 5  # entries of each solid in the table
+FACES = 6  # entries of each solid in the table: its own faces, and with the first solid of a block, the block's ground
+_GROUND_FACE = 5
 _OUTSKIRTS = 0.1  # density of points on the ground outside the city, relative to the city
 _TRIES = 16
 # The plastic number's sequence (Roberts 2018, "R2"), in 64-bit fixed point: even cover of a face by successive strata.
@@ -23,10 +24,11 @@ _R2_X, _R2_Y = np.uint64(0xC13FA9A902A6328F), np.uint64(0x91E10DA5C79E7B1D)
 
 
 class Faces(NamedTuple):
-    """What points are drawn from: faces of all solids, then city ground, outskirts, sky."""
+    """What points are drawn from: faces of all solids (and ground) block by block, then outskirts and sky."""
 
-    cumulative: np.ndarray  # float64 [FACES * n + 3], running sum of area x density
+    cumulative: np.ndarray  # float64 [FACES * n + 2], running sum of area x density
     guide: np.ndarray  # int64 [g], first face whose cumulative share exceeds k / g
+    window: float  # a buried place is drawn again this near, in shares: a hundred blocks, so that memory is at hand
 
 
 def face_table(c: Solids, sky_share: float) -> Faces:
@@ -35,22 +37,26 @@ def face_table(c: Solids, sky_share: float) -> Faces:
     x, y, z = (body[f"{a}1"] - body[f"{a}0"] for a in "xyz")
     area = np.zeros((len(body), FACES))
     box = body["kind"] == BOX
-    area[box] = np.stack([x * y, y * z, y * z, x * z, x * z], 1)[box]
+    area[box] = np.stack([x * y, y * z, y * z, x * z, x * z, 0.0 * x], 1)[box]
     for kind, across, along in ((GABLE_X, y, x), (GABLE_Y, x, y)):
         slope, end = along * np.hypot(across / 2.0, z), across * z / 2.0
         m = body["kind"] == kind
-        area[m] = np.stack([slope, slope, end, end, 0.0 * end], 1)[m]
+        area[m] = np.stack([slope, slope, end, end, 0.0 * end, 0.0 * end], 1)[m]
     ball = body["kind"] == ELLIPSOID
     p = 1.6075  # Thomsen's approximation of an ellipsoid's area
     a, b, h = ((0.5 * side[ball]) ** p for side in (x, y, z))
     area[ball, 0] = 4.0 * math.pi * ((a * b + a * h + b * h) / 3.0) ** (1.0 / p)
     ny, nx = c.use.shape
-    width, depth = nx * c.pitch_x, ny * c.pitch_y
-    ground = [width * depth, _OUTSKIRTS * 4.0 * c.dome**2]
-    solid_ground = area.sum() + ground[0] + _OUTSKIRTS * (math.pi * c.dome**2 - ground[0])
-    cumulative = np.cumsum([*area.ravel(), *ground, sky_share / (1.0 - sky_share) * solid_ground])
-    marks = np.arange(max(1, len(cumulative) // 2)) / max(1, len(cumulative) // 2)
-    return Faces(cumulative, np.searchsorted(cumulative, marks * cumulative[-1], side="right"))
+    column = np.floor((0.5 * (body["x0"] + body["x1"]) - c.x0) / c.pitch_x)
+    row = np.floor((0.5 * (body["y0"] + body["y1"]) - c.y0) / c.pitch_y)
+    area[np.unique(row * nx + column, return_index=True)[1], _GROUND_FACE] = c.pitch_x * c.pitch_y
+    city = nx * c.pitch_x * ny * c.pitch_y
+    visible = area.sum() + _OUTSKIRTS * (math.pi * c.dome**2 - city)
+    ends = [_OUTSKIRTS * 4.0 * c.dome**2, sky_share / (1.0 - sky_share) * visible]
+    cumulative = np.cumsum(np.append(area.ravel(), ends))
+    marks = np.arange(len(cumulative) // 2) / (len(cumulative) // 2)
+    guide = np.searchsorted(cumulative, marks * cumulative[-1], side="right")
+    return Faces(cumulative, guide, min(0.5, 100.0 / (nx * ny)))
 
 
 @kernel
@@ -141,19 +147,21 @@ def _draw(c: Solids, faces: Faces, share: float, u: float, v: float) -> tuple[in
     up = (0.0, 0.0, 1.0)
     solids = len(c.body)
     if f >= FACES * solids:
-        part = f - FACES * solids
-        if part == 0:
-            p = (c.x0 * (1.0 - 2.0 * u), c.y0 * (1.0 - 2.0 * v), 0.0)
-            return GROUND, p, up, not inside_solid(c, (p[0], p[1], 1e-3))
-        if part == 1:
+        if f == FACES * solids:
             p = (c.dome * (2.0 * u - 1.0), c.dome * (2.0 * v - 1.0), 0.0)
             outside = abs(p[0]) > -c.x0 or abs(p[1]) > -c.y0
             return GROUND, p, up, outside and p[0] * p[0] + p[1] * p[1] < c.dome * c.dome
         flat = c.dome * math.sqrt(1.0 - v * v)
         return SKY, (flat * math.cos(2.0 * math.pi * u), flat * math.sin(2.0 * math.pi * u), c.dome * v), up, True
     s = f // FACES
-    p = _on_solid(c.body[s], f % FACES, u, v)
-    n = normal_at(c.body[s], p)
+    b = c.body[s]
+    if f % FACES == _GROUND_FACE:
+        column = math.floor((0.5 * (b.x0 + b.x1) - c.x0) / c.pitch_x)
+        row = math.floor((0.5 * (b.y0 + b.y1) - c.y0) / c.pitch_y)
+        p = (c.x0 + (column + u) * c.pitch_x, c.y0 + (row + v) * c.pitch_y, 0.0)
+        return GROUND, p, up, not inside_solid(c, (p[0], p[1], 1e-3))
+    p = _on_solid(b, f % FACES, u, v)
+    n = normal_at(b, p)
     return s, p, n, not inside_solid(c, (p[0] + 1e-3 * n[0], p[1] + 1e-3 * n[1], p[2] + 1e-3 * n[2]))
 
 
@@ -199,7 +207,8 @@ def fill_points(
             if seen:
                 break
             a, b = hash2(key, i, 3 * again + 2), hash2(key, i, 3 * again + 3)
-            s, p, normal, seen = _draw(c, faces, unit(a), unit(b), unit(hash2(key, i, 3 * again + 4)))
+            other = share + (2.0 * unit(a) - 1.0) * faces.window
+            s, p, normal, seen = _draw(c, faces, other - math.floor(other), unit(b), unit(hash2(key, i, 3 * again + 4)))
         color = shade(c, s, normal, p, footprint)
         for axis in range(3):
             xyz[row, axis] = p[axis]
