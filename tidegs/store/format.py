@@ -21,6 +21,7 @@ ROOT, LOCK, TABLES = "root", "lock", ("table.0", "table.1")
 PLANES = RECORD_PLANES + SCRATCH_PLANES
 SCRATCH_BITS = sum(1 << PLANES.index(p) for p in SCRATCH_PLANES)
 
+PLAIN_KINDS = (1, 2, 3, 4)
 SEEDS, SCRATCH, NOTHING = 0, 5, 255  # kinds with a meaning of their own; NOTHING: no record, all planes are zero
 KINDS = ("seeds", "base", "base-adam", "params", "params-adam", "scratch")
 RECORD_FILES = tuple(f"records.{kind}" for kind in KINDS)

@@ -75,7 +75,7 @@ class Records:
         need = fmt.planes_nbytes(self._layout, planes) + fmt.ALIGN
         kinds = np.full(len(planes), fmt.SCRATCH, np.uint8)
         plain = (planes & fmt.SCRATCH_BITS) == 0
-        for kind in (4, 3, 2, 1):
+        for kind in sorted(fmt.PLAIN_KINDS, key=lambda k: -self.nbytes[k]):
             kinds[plain & (need <= self.nbytes[kind])] = kind
         kinds[planes == 0] = fmt.NOTHING
         requests["kind"] = kinds
