@@ -21,6 +21,7 @@ COMMANDS = {
     "info": "what a scene, a store or a result holds",
     "plan": "what a scene will need under given budgets, before training",
     "report": "where memory and time went in a run",
+    "doctor": "what this machine means for training, and what to change",
     "store": "check, compact or copy a block store",
     "synth": "generate a city as a COLMAP scene",
     "demo": "generate a city and do all of the above with it",

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from tidegs.cli.common import add_quiet
 from tidegs.data.load import load_scene
-from tidegs.device.base import View
 from tidegs.errors import TidegsError
 from tidegs.files import write_bytes
 from tidegs.report.facts import collect
 from tidegs.report.page import build, build_comparison, unique_names
 from tidegs.report.result import RunData, read_run
-from tidegs.report.study import add_bounds, study
+from tidegs.report.study import Cameras, add_bounds, study
 from tidegs.report.table import columns, compare_rows, render
 from tidegs.train.log import say
 from tidegs.train.session import view_of
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _one(found: RunData, args: argparse.Namespace) -> int:
     facts = collect(found)
-    studied = study(found, _views(found, args.scene))
+    studied = study(found, _cameras(found, args.scene))
     add_bounds(facts, studied)
     if args.json:
         print(json.dumps(facts, indent=2))
@@ -69,11 +68,11 @@ def _several(runs: list[RunData], args: argparse.Namespace) -> int:
     return 0
 
 
-def _views(found: RunData, override: Path | None) -> list[View] | str:
-    """Views of all cameras of the scene, or why there are none."""
+def _cameras(found: RunData, override: Path | None) -> Cameras | str:
+    """Cameras of the scene, or why there are none."""
     root = override or Path(str(found.run.get("scene", "")))
     try:
         scene = load_scene(root, factor=found.config.data_factor, test_every=found.config.test_every)
     except TidegsError as error:
         return f"{error} (--scene says where it is now)"
-    return [view_of(camera) for camera in scene.cameras]
+    return Cameras([view_of(camera) for camera in scene.cameras], scene.train)

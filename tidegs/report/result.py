@@ -41,6 +41,7 @@ class RunData:
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)  # by step
     comparisons: list[Comparison] = field(default_factory=list)  # of the newest evaluation
     plan: dict[str, Any] | None = None  # stats/plan.json
+    order: dict[str, Any] | None = None  # ckpts/order.json
 
     @property
     def name(self) -> str:
@@ -75,6 +76,7 @@ def read_run(root: Path) -> RunData:
         evaluations=evaluations,
         comparisons=_comparisons(root / "renders"),
         plan=_json(stats / "plan.json"),
+        order=_json(root / "ckpts" / "order.json"),
     )
 
 

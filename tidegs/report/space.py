@@ -90,7 +90,7 @@ def up_direction(views: list[View], table: np.ndarray) -> np.ndarray:
 
 
 def block_map(table: np.ndarray, uses: np.ndarray, views: list[View], scale: float) -> dict[str, Any]:
-    """The blocks seen from above: an image whose colour is the greatest use of a block over each cell, with cameras on
+    """The blocks seen from above: an image whose colour is the mean use of the blocks over each cell, with cameras on
     it. `uses` [blocks]; `scale`: scene units in a world unit. Lengths in world units."""
     used = table["count"] > 0
     rows, heat = table[used], uses[used].astype(np.float64)
@@ -129,26 +129,27 @@ def _ground_basis(up: np.ndarray) -> np.ndarray:
 
 def _extent(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The box [2] that shows nearly all points; far outliers (a sky) are left out."""
-    low, high = np.percentile(at, [1, 99], axis=0)
-    room = np.maximum(0.05 * (high - low), 1e-9)
+    low, high = np.percentile(at, [4, 96], axis=0)
+    room = np.maximum(0.1 * (high - low), 1e-9)
     return np.maximum(at.min(axis=0), low - room), np.minimum(at.max(axis=0), high + room) + 1e-9
 
 
 def _splat(
     rows: np.ndarray, heat: np.ndarray, basis: np.ndarray, low: np.ndarray, cell: float, shape: np.ndarray
 ) -> np.ndarray:
-    """float64 [along, across]: the greatest heat of a block over each cell; -1 where there is none."""
+    """float64 [along, across]: the mean heat of the blocks over each cell, where a block counts by its density: the
+    few that span the whole scene (a sky) do not hide the others. -1 where there is none."""
     middle, half = _middles(rows), 0.5 * (rows["hi"].astype(np.float64) - rows["lo"])
     centre, reach = middle @ basis.T, half @ np.abs(basis).T
     first = np.clip(np.floor((centre - reach - low) / cell), -1, shape).astype(np.int64)
     last = np.clip(np.floor((centre + reach - low) / cell), -1, shape).astype(np.int64)
-    grid = np.full((shape[1], shape[0]), -1.0)
-    for i in np.argsort(heat, kind="stable"):
-        if (last[i] < 0).any() or (first[i] >= shape).any():
-            continue
-        (x0, y0), (x1, y1) = np.maximum(first[i], 0), last[i]
-        grid[y0 : y1 + 1, x0 : x1 + 1] = heat[i]
-    return grid
+    weights = 1 / np.prod(last - first + 1, axis=1)
+    total, heated = np.zeros((shape[1], shape[0])), np.zeros((shape[1], shape[0]))
+    for i in range(len(rows)):
+        (x0, y0), (x1, y1) = np.maximum(first[i], 0), last[i] + 1
+        total[y0:y1, x0:x1] += weights[i]
+        heated[y0:y1, x0:x1] += weights[i] * heat[i]
+    return np.where(total > 0, heated / np.maximum(total, 1e-30), -1.0)
 
 
 def _cameras(views: list[View], basis: np.ndarray, low: np.ndarray, scale: float) -> list[list[float]]:

@@ -1,0 +1,124 @@
+"""What `tidegs doctor` finds out about the GPU: driver, memory, gsplat's kernels, kvikio and GPUDirect, PCIe rate.
+
+Invariant: works without a GPU, a driver or CUDA packages, and says which of them is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tidegs.machine import human
+
+Line = tuple[str, Any, str, str]  # name, state, found, remedy
+_COPY_NBYTES = 256 << 20
+
+
+def gpu_findings(measure: bool) -> Iterator[Line]:
+    """Findings as (name, state, found, remedy)."""
+    driver = _driver()
+    torch = _torch()
+    if torch is None or not torch.cuda.is_available():
+        yield _no_gpu(driver, torch)
+        return
+    for i in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(i)
+        free, total = torch.cuda.mem_get_info(i)
+        text = f"{found.name}, compute {found.major}.{found.minor}, {human(free)} free of {human(total)}"
+        busy = free < 0.7 * total
+        remedy = "other programs hold much of it: close them, or lower --device-memory" if busy else "use --device cuda"
+        yield f"GPU {i}", "note" if busy else "good", text, remedy
+    yield "CUDA driver", "good", f"{driver or 'version unknown'}, torch for CUDA {torch.version.cuda}", "nothing to do"
+    yield _compiler()
+    yield _kvikio()
+    if measure:
+        yield _pcie(torch)
+
+
+def _driver() -> str | None:
+    try:
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0].partition("Module")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
+def _torch() -> Any | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch
+
+
+def _no_gpu(driver: str | None, torch: Any | None) -> Line:
+    if driver is None:
+        return "GPU", "note", "none (no NVIDIA driver)", "training runs on the CPU; a CUDA GPU is many times faster"
+    if torch is None or torch.version.cuda is None:
+        found = f"NVIDIA driver {driver}, but torch is {'missing' if torch is None else 'a CPU build'}"
+        return "GPU", "problem", found, "install a CUDA build of torch that fits the driver"
+    return (
+        "GPU",
+        "problem",
+        f"NVIDIA driver {driver}, but torch sees no device",
+        "check nvidia-smi and CUDA_VISIBLE_DEVICES",
+    )
+
+
+def _compiler() -> Line:
+    nvcc, ninja = shutil.which("nvcc"), shutil.which("ninja")
+    if nvcc and ninja:
+        return "gsplat kernels", "good", f"nvcc at {nvcc}, ninja", "compiled at the first use, some minutes, once"
+    missing = " and ".join(n for n, p in (("nvcc", nvcc), ("ninja", ninja)) if not p)
+    return (
+        "gsplat kernels",
+        "problem",
+        f"{missing} not found",
+        "install the CUDA toolkit that fits torch, and `pip install ninja`",
+    )
+
+
+def _kvikio() -> Line:
+    if importlib.util.find_spec("kvikio") is None:
+        return (
+            "GPUDirect Storage",
+            "note",
+            "kvikio is not installed",
+            "pip install kvikio-cu12 (or cu13); without it blocks pass through host memory",
+        )
+    try:
+        import kvikio
+
+        direct = bool(kvikio.DriverProperties().is_gds_available)
+    except Exception as error:  # whatever a foreign library makes of a missing driver
+        return "GPUDirect Storage", "note", f"kvikio cannot say: {error}", "blocks pass through host memory"
+    if direct:
+        return "GPUDirect Storage", "good", "available", "--host-memory may be small"
+    return (
+        "GPUDirect Storage",
+        "note",
+        "not available: kvikio works in compatibility mode",
+        "needs nvidia-fs and a local NVMe; blocks pass through host memory",
+    )
+
+
+def _pcie(torch: Any) -> Line:
+    """Rate of pinned copies in both directions."""
+    host = torch.empty(_COPY_NBYTES, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty(_COPY_NBYTES, dtype=torch.uint8, device="cuda")
+    rates = []
+    for target, source in ((there, host), (host, there)):
+        least = float("inf")
+        for _ in range(4):
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            target.copy_(source, non_blocking=True)
+            torch.cuda.synchronize()
+            least = min(least, time.perf_counter() - begun)
+        rates.append(_COPY_NBYTES / least)
+    slow = min(rates) < 6 << 30
+    remedy = "put the card into a x16 slot of PCIe 4 or newer" if slow else "nothing to do"
+    return "PCIe", "note" if slow else "good", f"{human(rates[0])}/s up, {human(rates[1])}/s down", remedy
