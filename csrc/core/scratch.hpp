@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -19,17 +20,9 @@ public:
     Scratch& operator=(const Scratch&) = delete;
     ~Scratch() { release(); }
 
-    void reserve(size_t n) {
-        if (n <= capacity_) return;
-        release();
-        const size_t bytes = ((n + n / 8) * sizeof(T) + PAGE - 1) / PAGE * PAGE;
-        void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) throw std::bad_alloc();
-        madvise(p, bytes, MADV_HUGEPAGE);
-        data_ = static_cast<T*>(p);
-        bytes_ = bytes;
-        capacity_ = bytes / sizeof(T);
-    }
+    void reserve(size_t n) { resize(n, 0); }
+    // As reserve, but the first `kept` elements stay.
+    void extend(size_t n, size_t kept) { resize(n > capacity_ && kept ? 2 * n : n, kept); }
     void release() {
         if (data_) munmap(data_, bytes_);
         data_ = nullptr;
@@ -43,6 +36,20 @@ public:
     size_t nbytes() const { return bytes_; }
 
 private:
+    void resize(size_t n, size_t kept) {
+        if (n <= capacity_) return;
+        if (!kept) release();
+        const size_t bytes = ((n + n / 8) * sizeof(T) + PAGE - 1) / PAGE * PAGE;
+        void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        madvise(p, bytes, MADV_HUGEPAGE);
+        if (kept) std::memcpy(p, data_, kept * sizeof(T));
+        release();
+        data_ = static_cast<T*>(p);
+        bytes_ = bytes;
+        capacity_ = bytes / sizeof(T);
+    }
+
     static constexpr size_t PAGE = size_t(2) << 20;
     T* data_ = nullptr;
     size_t bytes_ = 0, capacity_ = 0;

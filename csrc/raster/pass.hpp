@@ -90,7 +90,7 @@ private:
             item.count = project_item(layout_, blocks_, cam_, item, buffer);
             item.first = next.fetch_add(item.count, std::memory_order_relaxed);  // places differ, orders do not
             std::memcpy(&splats_[item.first], buffer, item.count * sizeof(Splat));
-        });
+        }, "project");
         splat_count_ = next.load();
     }
 
@@ -145,7 +145,7 @@ private:
                     sum += n;
                 }
             slots_[gr + 1] = sum;
-        });
+        }, "count");
         for (int gr = 0; gr < groups; ++gr) slots_[gr + 1] += slots_[gr];
         starts_.assign(tiles + 1, 0);
         int64_t at = 0;
@@ -192,7 +192,7 @@ private:
                         v.key = key, v.splat = s, v.slot = slot++;
                     }
                 }
-        });
+        }, "bin");
         counted_first_ = counted_last_ = -1;  // the counts are used up
     }
 
@@ -208,7 +208,7 @@ private:
                 blend_tile<true>(tile, visits, n, state, image);
             else
                 blend_tile<false>(tile, visits, n, state, image);
-        });
+        }, "blend");
     }
     template <bool DEPTH>
     void blend_tile(int tile, Visit* visits, int n, TileState& state, const Image* image) {
@@ -226,7 +226,7 @@ private:
                 differentiate_tile<true>(first + i, visits, state, grad);
             else
                 differentiate_tile<false>(first + i, visits, state, grad);
-        });
+        }, "differentiate");
     }
     template <bool DEPTH>
     void differentiate_tile(int tile, const Visit* visits, const TileState& state, const ImageGrad& grad) {
@@ -255,10 +255,10 @@ private:
             const Item& item = items_[i];
             for (uint32_t s = item.first; s < item.first + item.count; ++s) {
                 float* sum = &sums_[(size_t)s * PARTIALS];
-                if (first) begin(item, flags ? flags[item.block] : FIRST_OF_CAMERA, splats_[s].row, sum);
+                if (first) begin(item, flags ? flags[item.block] : (uint8_t)FIRST_OF_CAMERA, splats_[s].row, sum);
                 fold(splats_[s], sum);
             }
-        });
+        }, "fold");
     }
 
     void update(int from, int to, const uint8_t* flags, const Adam& adam, bool whole, const Updates& out) {
@@ -288,7 +288,7 @@ private:
             }
             ItemUpdater(layout_, blocks_, flags, cam_, adam, item).run(grad, updates_[i]);
             if (item.count && !(f & LAST_OF_CAMERA)) updates_[i].touched = true;
-        });
+        }, "update");
         merge(from, out);
     }
 

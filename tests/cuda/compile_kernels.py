@@ -1,7 +1,7 @@
 """Compiles every Triton kernel for GPUs that need not be there, from the arguments of real launches.
 
-Run as `python -m tests.cuda.compile_kernels 80 89 90` without TRITON_INTERPRET; prints one JSON line: kernel name to bytes
-of machine code for each. The interpreter accepts programs that the compiler does not.
+Run as `python -m tests.cuda.compile_kernels 80 89 90` without TRITON_INTERPRET; prints one JSON line: kernel name to
+bytes of machine code for each. The interpreter accepts programs that the compiler does not.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tests.device.harness import look
 from tidegs.device.base import AdamSettings, PassBlocks, RenderSettings
 from tidegs.device.cuda import kernels, launch, ssim, ssim_kernels
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.paint import _blocks_on
 from tidegs.device.cuda.rows import adam_numbers, camera_of, culling_of, empty_params
-from tests.device.harness import look
 from tidegs.gaussians.layout import RecordLayout
 
 TYPES = {torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64", torch.int8: "i8", torch.uint8: "u8"}

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tests.cuda.ordering import RecordedStreams
 from tests.device.harness import Scene
-from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates, Device, Frame, PassBlocks, Region
-from tidegs.device.base import RenderSettings, View
+from tidegs.device.base import (
+    AdamSettings,
+    BlockFlags,
+    BlockUpdates,
+    Device,
+    Frame,
+    PassBlocks,
+    Region,
+    RenderSettings,
+    View,
+)
 from tidegs.device.cpu import CpuDevice
 from tidegs.device.cuda.device import CudaDevice
 from tidegs.gaussians.layout import RecordLayout
@@ -48,7 +58,7 @@ def hold(device: Device, scene: Scene, layout: RecordLayout, cuts: list[int] | N
     device.open_arena(layout, n + 2)
     slots = np.random.default_rng(seed).permutation(n + 2)[:n].tolist()
     host = []
-    for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+    for a, b in pairwise(cuts):
         slot = np.full(layout.slot_nbytes // 4, np.nan, np.float32).view(np.uint8)
         layout.view(slot, "base")[:, : b - a] = scene.base[:, a:b]
         layout.view(slot, "rest")[:, : b - a] = scene.rest[: layout.rest_components, a:b]

@@ -36,14 +36,14 @@ def gsplat_on_cpu() -> Iterator[None]:
 def projection_fwd(
     means, covars, quats, scales, opacities, viewmats, Ks, width, height, eps2d, near, far, clip, compensate, model
 ) -> tuple[Tensor, ...]:
-    assert covars is None and model == "CameraModelType.PINHOLE"
+    assert (covars, model) == (None, "CameraModelType.PINHOLE")
     radii = visible_radii(
         means, quats, scales, opacities, viewmats[0], Ks[0], width, height, near, far, eps2d, clip, compensate
     )[None]
     seen = (radii > 0).all(-1)
     out = _project(means, quats, scales, viewmats, Ks, width, height, eps2d, near, far, compensate)
-    means2d, depths, conics, compensations = (t.where(_like(seen, t), torch.full_like(t, NAN)) for t in out)
-    return radii, means2d, depths, conics, compensations
+    undefined = (NAN, NAN, NAN, 0.0)  # compensations are zeroed beforehand
+    return radii, *(torch.where(_like(seen, t), t, torch.full_like(t, u)) for t, u in zip(out, undefined, strict=True))
 
 
 def projection_bwd(
@@ -82,14 +82,15 @@ def sh_bwd(bases: int, degree: int, dirs, coeffs, masks, v_colors, compute_v_dir
     with torch.enable_grad():
         dirs, coeffs = dirs.detach().requires_grad_(), coeffs.detach().requires_grad_()
         v = v_colors if masks is None else torch.where(masks[..., None], v_colors, 0.0)
-        v_dirs, v_coeffs = torch.autograd.grad(gs._spherical_harmonics(degree, dirs, coeffs), (dirs, coeffs), v)
-    return v_coeffs, v_dirs
+        colors = gs._spherical_harmonics(degree, dirs, coeffs)
+        v_dirs, v_coeffs = torch.autograd.grad(colors, (dirs, coeffs), v, allow_unused=True)
+    return v_coeffs, torch.zeros_like(dirs) if v_dirs is None else v_dirs
 
 
 def intersect_tile(
     means2d, radii, depths, image_ids, gaussian_ids, images, tile_size, across, down, sort, segmented
 ) -> tuple[Tensor, Tensor, Tensor]:
-    assert image_ids is None and images == 1 and sort and not segmented
+    assert (image_ids, images, sort, segmented) == (None, 1, True, False)
     xy, r = means2d[0].numpy() / np.float32(tile_size), radii[0].numpy() / np.float32(tile_size)
     seen = (radii[0] > 0).all(-1).numpy()
     limits = np.array([across, down])

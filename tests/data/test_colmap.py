@@ -257,6 +257,13 @@ def test_the_largest_sub_model_is_taken_and_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_damaged_sub_model_does_not_keep_the_others_from_loading(tmp_path: Path) -> None:
+    for number, count in ((0, 5), (1, 2)):
+        build.scene(tmp_path, [f"{i}.png" for i in range(count)], folder=f"sparse/{number}", write_pictures=False)
+    (tmp_path / "sparse" / "0" / "images.bin").write_bytes(b"\5")
+    assert read_colmap(tmp_path).folder == tmp_path / "sparse" / "1"
+
+
 def test_an_undistorted_model_wins_over_the_distorted_one_beside_it(tmp_path: Path) -> None:
     build.scene(tmp_path, [f"{i}.png" for i in range(5)], folder="distorted/sparse/0")
     build.scene(tmp_path, ["0.png"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 import unicodedata
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.data import build
 from tidegs.data import load
 from tidegs.data.colmap_model import ColmapCamera, ColmapImage
 from tidegs.data.distortion_map import MapCache
+from tidegs.data.images import ImageCache
 from tidegs.data.load import load_scene
 from tidegs.data.scene import Scene
 from tidegs.errors import ImageError, SceneError
@@ -192,6 +194,17 @@ def test_a_name_that_two_files_could_mean_is_not_guessed(tmp_path: Path) -> None
     assert "1 of 2 images are missing and left out (first: 'a.jpg')" in scene.warnings[0]
 
 
+@pytest.mark.parametrize("names", [["a.jpg", "a.png"], ["A.png", "a.png"], ["a.png", "a.webp"]])
+def test_a_file_is_never_used_for_two_names(tmp_path: Path, names: list[str]) -> None:
+    root = build.scene(tmp_path, names, write_pictures=False)
+    build.save(root / "images" / "a.png", build.picture(0))
+    scene = load_scene(root)
+    assert [c.name for c in scene.cameras] == ["a.png"]
+    assert f"1 of 2 images are missing and left out (first: '{next(n for n in names if n != 'a.png')}')" in str(
+        scene.warnings
+    )
+
+
 def test_missing_images_are_left_out_and_counted(tmp_path: Path) -> None:
     root = build.scene(tmp_path)
     for name in ("01.png", "05.png"):
@@ -303,7 +316,12 @@ def test_only_smaller_images_exist(tmp_path: Path) -> None:
     (root / "images").rename(root / "images_4")
     with pytest.raises(SceneError, match=r"images_4 exist: set the factor"):
         load_scene(root)
-    assert len(load_scene(root, factor=4).cameras) == 9
+    for i in range(9):
+        build.save(root / "images_4" / f"{i:02}.png", build.picture(i, (12, 9)))
+    for options in ({}, {"images": "images_4"}):
+        scene = load_scene(root, factor=4, **options)  # type: ignore[arg-type]
+        assert {(c.width, c.height) for c in scene.cameras} == {(12, 9)}
+        assert np.array_equal(pixels(scene, 5), build.picture(5, (12, 9)))
 
 
 def test_cameras_of_many_models_sizes_and_ids_in_one_scene(tmp_path: Path) -> None:
@@ -351,6 +369,38 @@ def test_bad_options_are_named(tmp_path: Path, options: dict[str, int], expected
         load_scene(build.scene(tmp_path), **options)  # type: ignore[arg-type]
 
 
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = build.scene(tmp_path)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied", str(root / "sparse" / "0" / "cameras.bin"))
+
+    monkeypatch.setattr(load, "read_colmap", refuse)
+    with pytest.raises(SceneError, match=r"cameras\.bin: cannot be read \(Permission denied\); check disk and rights"):
+        load_scene(root)
+
+
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="there is no such folder"):
         load_scene(tmp_path / "absent")
+
+
+@pytest.mark.slow
+def test_ten_thousand_images_stream_in_flat_memory(tmp_path: Path) -> None:
+    """Each with a camera of its own, through a cache of 200: memory after the first hundred does not grow."""
+    n = 10_000
+    cameras = [ColmapCamera(i, "SIMPLE_RADIAL", 48, 36, (43.0 + i / n, 24.0, 18.0, -0.1)) for i in range(n)]
+    photos = [ColmapImage(i, *build.pose(i, n), i, f"{i % 7}/{i:05}.jpg") for i in range(n)]
+    scene = load_scene(build.scene(tmp_path, cameras=cameras, photos=photos))
+    assert len(scene.cameras) == n
+    order = np.random.default_rng(0).permutation(n).tolist()
+    with ImageCache(scene.cameras, 200 * 48 * 36 * 4, threads=2) as cache:
+        cache.announce(order)
+        for i in order[:100]:
+            cache.get(i)
+        tracemalloc.start()
+        for i in order[100:]:
+            cache.get(i)
+        held, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert max(held, peak) < 8 << 20

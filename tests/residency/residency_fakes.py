@@ -19,7 +19,7 @@ from tidegs.residency.passes import Pass
 from tidegs.store.base import TABLE_DTYPE
 
 SETTINGS = RenderSettings()
-LAYOUT = RecordLayout(64, sh_degree=0, with_carry=True, with_grads=True)
+LAYOUT = RecordLayout(64, sh_degree=0, with_grads=True)
 PRIME = 65521  # values stay whole numbers under 2^24, exact in float32
 
 
@@ -148,19 +148,13 @@ def run_pass(slots: list[np.ndarray], p: Pass, home: np.ndarray, layout: RecordL
         np.zeros(n, np.int32),
         np.ones(n, bool),
     )
-    region = 0 if p.region is None else p.region.first + 1
     for i, block in enumerate(p.ids.tolist()):
         flags = int(p.flags[i])
-        base, carry, grads = (layout.view(slots[i], name) for name in ("base", "carry", "grads"))
-        if flags & BlockFlags.FIRST_OF_CAMERA:
-            carry[:] = 0
-        carry[0] = (carry[0] * 7 + base[0] + region + 1) % PRIME
+        base, grads = (layout.view(slots[i], name) for name in ("base", "grads"))
         if flags & BlockFlags.FIRST_OF_STEP:
             grads[:] = 0
-        if flags & BlockFlags.LAST_OF_CAMERA:
-            grads[0] = (grads[0] * 5 + carry[0] + p.camera) % PRIME
+        grads[0] = (grads[0] * 5 + base[0] + p.camera) % PRIME
         if flags & BlockFlags.LAST_OF_STEP:
-            assert flags & BlockFlags.LAST_OF_CAMERA
             base[0] = (base[0] * 3 + grads[0] + p.step) % PRIME
             if block % 5:
                 out.visible[i] = 1

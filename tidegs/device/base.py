@@ -70,7 +70,7 @@ class PassBlocks:
 
     slots: np.ndarray  # int32 [n], arena slots
     counts: np.ndarray  # int32 [n], rows in use
-    flags: np.ndarray  # uint8 [n], BlockFlags; read by backward only
+    flags: np.ndarray  # uint8 [n], BlockFlags; read by `update` only
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Region:
 
 @dataclass
 class BlockUpdates:
-    """What backward learned of each block of the pass; rows as in PassBlocks. Valid where LAST_OF_STEP was set."""
+    """What `update` learned of each block of the pass; rows as in PassBlocks. Valid where LAST_OF_STEP was set."""
 
     lo: np.ndarray  # float32 [n, 3], least mean of the rows in use, after the update
     hi: np.ndarray  # float32 [n, 3], greatest mean
@@ -94,7 +94,7 @@ class BlockUpdates:
 
 @dataclass
 class Frame:
-    """One whole image being rendered: planes are kept between the tile passes of a camera."""
+    """One image being rendered, and what a device keeps with it."""
 
     image: np.ndarray  # float32 [3, height, width], rgb, background blended in
     alpha: np.ndarray  # float32 [height, width]
@@ -126,16 +126,28 @@ class Device(Protocol):
 
     def new_frame(self, view: View, depth: bool = False) -> Frame: ...
 
-    def forward(
-        self, view: View, blocks: PassBlocks, settings: RenderSettings, frame: Frame, region: Region | None = None
-    ) -> None:
-        """Renders the region into the frame; keeps what `backward` of the same pass needs until the next forward."""
+    # One camera at a time: begin, add each part of its blocks, finish; then, to train, loss, differentiate, and update
+    # each part. The parts have the camera's blocks in ascending order; between two calls the arena is the caller's, so
+    # a camera may need more blocks than the arena holds. Bits do not depend on how the blocks are parted.
+
+    def begin(self, view: View, settings: RenderSettings, frame: Frame) -> None:
+        """Starts a camera; what was kept of the last one is void."""
+
+    def add(self, blocks: PassBlocks) -> None:
+        """Projects the next part of the camera's blocks, and keeps what the image needs of their visible rows."""
+
+    def finish(self, frame: Frame) -> None:
+        """Renders the whole image from all parts into the frame."""
 
     def loss(self, frame: Frame, target: np.ndarray, ssim_lambda: float, scale: float = 1.0) -> LossValue:
         """(1 - ssim_lambda) L1 + ssim_lambda (1 - SSIM) against target (uint8 [height, width, 3]); its gradient with
-        respect to the image, times `scale`, stays with the frame for `backward`."""
+        respect to the image, times `scale`, stays with the frame for `differentiate`."""
 
-    def backward(self, frame: Frame, adam: AdamSettings) -> BlockUpdates:
-        """Differentiates the last forward pass, and updates each block whose LAST_OF_STEP flag is set."""
+    def differentiate(self, frame: Frame) -> None:
+        """The loss's gradient in image space, for every visible row; kept for `update`."""
+
+    def update(self, part: int, blocks: PassBlocks, adam: AdamSettings) -> BlockUpdates:
+        """Gradients of the parameters of part number `part` (counted in order of `add`), in any order of parts. Blocks
+        whose LAST_OF_STEP flag is set are updated by Adam; those of the others are added to `grads`."""
 
     def close(self) -> None: ...

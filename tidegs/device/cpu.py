@@ -28,6 +28,8 @@ from tidegs.errors import DeviceError
 from tidegs.gaussians.layout import RecordLayout
 
 DEFAULT_SCRATCH = 1 << 30
+CAMERA_ENDS = np.uint8(BlockFlags.FIRST_OF_CAMERA | BlockFlags.LAST_OF_CAMERA)
+STEP_ENDS = np.uint8(BlockFlags.FIRST_OF_STEP | BlockFlags.LAST_OF_STEP)
 
 
 @dataclass
@@ -73,6 +75,7 @@ class CpuDevice:
         self._budget = scratch_budget
         self._raster: int | None = None
         self._pending: _Pending | None = None
+        self._tiles = 0
         self.arena = np.empty((0, 0), np.uint8)
 
     def open_arena(self, layout: RecordLayout, slots: int) -> None:
@@ -171,6 +174,75 @@ class CpuDevice:
             "backward", raster, ctypes.byref(planes), flags.ctypes.data, ctypes.byref(step), ctypes.byref(updates)
         )
         return out
+
+    def begin(self, view: View, settings: RenderSettings, frame: Frame) -> None:
+        if frame.alpha.shape != (view.height, view.width):
+            raise DeviceError(f"the frame is {list(frame.alpha.shape)}, the view {[view.height, view.width]} pixels")
+        if not 0 <= settings.sh_degree <= self.layout.sh_degree:
+            raise DeviceError(
+                f"sh_degree {settings.sh_degree} is not between 0 and the layout's {self.layout.sh_degree}"
+            )
+        camera = abi.camera(view, settings)
+        self._tiles = tile_count(view.width, view.height)
+        self._lib.tidegs_raster_begin(self._opened(), ctypes.byref(camera))
+
+    def add(self, blocks: PassBlocks) -> None:
+        passed, _kept = self._blocks(blocks)
+        self._call("add", self._opened(), ctypes.byref(passed))
+
+    def finish(self, frame: Frame) -> None:
+        planes = abi.CPlanes(abi.address(frame.image), abi.address(frame.alpha), abi.address(frame.depth))
+        self._call("finish", self._opened(), ctypes.byref(planes))
+
+    def differentiate(self, frame: Frame) -> None:
+        """See Device.differentiate. The gradient is frame.grad, where `loss` left it; frame.grad_alpha and
+        frame.grad_depth (the latter only of a frame with depth) join in where they are set."""
+        assert isinstance(frame, CpuFrame)
+        if frame.grad is None:
+            raise DeviceError("differentiate was called without a loss before it")
+        grads = [frame.grad, frame.grad_alpha, frame.grad_depth]
+        grads = [None if g is None else np.ascontiguousarray(g, np.float32) for g in grads]
+        planes = abi.CPlanes(*(abi.address(g) for g in grads))
+        self._call("differentiate", self._opened(), ctypes.byref(planes))
+
+    def update(self, part: int, blocks: PassBlocks, adam: AdamSettings) -> BlockUpdates:
+        passed, _kept = self._blocks(blocks)
+        n = len(blocks.slots)
+        flags = np.ascontiguousarray(blocks.flags, np.uint8)
+        if len(flags) != n:
+            raise DeviceError(f"a pass has {n} blocks and {len(flags)} flags")
+        if ((flags & STEP_ENDS) != STEP_ENDS).any() and not self.layout.with_grads:
+            raise DeviceError(
+                "a step has several cameras, but slots have no `grads` plane: set with_grads in the layout"
+            )
+        flags = flags | CAMERA_ENDS
+        out = BlockUpdates(
+            lo=np.empty((n, 3), np.float32),
+            hi=np.empty((n, 3), np.float32),
+            extent=np.empty(n, np.float32),
+            visible=np.empty(n, np.int32),
+            touched=np.empty(n, bool),
+        )
+        updates = abi.CUpdates(*(abi.address(a) for a in (out.lo, out.hi, out.extent, out.visible, out.touched)))
+        step = abi.adam(adam)
+        self._call(
+            "update", self._opened(), part, ctypes.byref(passed), flags.ctypes.data, ctypes.byref(step),
+            ctypes.byref(updates),
+        )  # fmt: skip
+        return out
+
+    def _blocks(self, blocks: PassBlocks) -> tuple[abi.CBlocks, tuple[np.ndarray, np.ndarray]]:
+        """The blocks for C++, and the arrays that it points to."""
+        slots = np.ascontiguousarray(blocks.slots, np.int32)
+        counts = np.ascontiguousarray(blocks.counts, np.int32)
+        if len(slots) != len(counts):
+            raise DeviceError(f"a pass has {len(slots)} slots and {len(counts)} counts")
+        if len(slots) and (slots.min() < 0 or slots.max() >= len(self.arena)):
+            raise DeviceError(f"a pass names slot {slots.max()} of an arena of {len(self.arena)}")
+        if len(slots) and (counts.min() < 0 or counts.max() > self.layout.capacity):
+            raise DeviceError(f"a block has {counts.max()} rows in use, more than its capacity {self.layout.capacity}")
+        passed = abi.CBlocks(self.arena.ctypes.data, slots.ctypes.data, counts.ctypes.data, len(slots), 0, self._tiles)
+        return passed, (slots, counts)
 
     def counts(self) -> PassCounts:
         """Sizes of the last forward pass."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LINKS = ("read", "upload", "download", "write")
 
@@ -87,7 +87,7 @@ class Counters:
         self.peak_slots["arena"] = max(self.peak_slots["arena"], arena)
         self.peak_slots["host"] = max(self.peak_slots["host"], host)
 
-    def snapshot(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, Any]:
         """All figures as plain values. `overlap`: the share of the time in which something was moving that compute did
         not spend waiting; 1 where nothing moved."""
         with self._lock:

@@ -1,7 +1,7 @@
 """From a step to its passes: what is rendered when, and which blocks each pass needs.
 
 Invariant: the sequence of passes depends on the cameras, the bounds and the most blocks a pass may have, and on nothing
-else; a block is in the passes of exactly those regions of a camera that need it.
+else; each needed block is in exactly one part of its camera.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tidegs.device.base import BlockFlags, PassBlocks, Region, RenderSettings, View
-from tidegs.residency.regions import split_view
+from tidegs.device.base import BlockFlags, PassBlocks, RenderSettings, View
+from tidegs.residency.schedule import Step
 from tidegs.residency.visibility import Bounds, needed_blocks, view_planes
 
 Phase = Literal["forward", "whole", "backward", "render"]
@@ -21,29 +21,21 @@ BACKWARD_PHASES = ("whole", "backward")
 
 
 @dataclass(frozen=True)
-class Step:
-    """A batch of cameras (indices into the views) and one optimizer update."""
-
-    index: int
-    cameras: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class PassPlan:
-    """One pass of one camera of a step.
+    """One pass of one camera of a step: one part of the blocks that the camera needs.
 
-    phase "whole": forward, then the loss (the image is complete now), then backward. Each camera has exactly one, and
-    a camera that fits has nothing else (`region` None). A camera that is split has "forward" passes before it, over
-    the regions from the last to the second, in descending order; its "whole" pass renders the first region; then come
-    "backward" passes (forward again, then backward) over the second to the last region, in ascending order.
-    phase "render": forward only, for images without gradients; regions in ascending order.
+    phase "whole": projection of the last part, then the image, the loss and its gradient in image space, then the
+    update of that part. Each camera has exactly one, and a camera that fits has nothing else. Before it come "forward"
+    passes, the projection of the other parts in ascending order, and after it "backward" passes, their update in
+    descending order; so a block comes to the arena at most twice for a camera.
+    phase "render": projection only, parts in ascending order; the image follows the last.
     """
 
     step: int
     camera: int
     position: int  # of the camera in its batch
     phase: Phase
-    region: Region | None
+    part: int  # of the camera's blocks, counted in ascending order
     ids: np.ndarray  # int32 [n], blocks, ascending
     flags: np.ndarray  # uint8 [n], BlockFlags; zero in passes without a backward
     first_of_camera: bool
@@ -90,7 +82,7 @@ class PassPlanner:
         return needed_blocks(self.bounds, self.planes(camera))
 
     def step(self, step: Step, render: bool = False) -> list[PassPlan]:
-        """The passes of a step, by the bounds as they are now. Raises CapacityError."""
+        """The passes of a step, by the bounds as they are now."""
         parts = [
             _Part(position, camera, *part)
             for position, camera in enumerate(step.cameras)
@@ -102,7 +94,7 @@ class PassPlanner:
                 camera=part.camera,
                 position=part.position,
                 phase=part.phase,
-                region=part.region,
+                part=part.part,
                 ids=part.ids,
                 flags=flags,
                 first_of_camera=i == 0 or parts[i - 1].position != part.position,
@@ -112,19 +104,19 @@ class PassPlanner:
             for i, (part, flags) in enumerate(zip(parts, _all_flags(parts), strict=True))
         ]
 
-    def _camera(self, camera: int, render: bool) -> list[tuple[Phase, Region | None, np.ndarray]]:
+    def _camera(self, camera: int, render: bool) -> list[tuple[Phase, int, np.ndarray]]:
         ids = self.needed(camera)
         if len(ids) <= self.capacity:
-            return [("render" if render else "whole", None, ids)]
-        # Half the capacity, so that the next region can be loaded while one is being rendered.
+            return [("render" if render else "whole", 0, ids)]
+        # Half the capacity, so that the next part can be loaded while one is in use.
         limit = max(1, self.capacity // 2)
-        split = split_view(self.bounds, self.views(camera), self.settings, ids, limit, self.capacity, self.inflate)
+        parts = list(enumerate(np.array_split(ids, -(-len(ids) // limit))))
         if render:
-            return [("render", part.region, part.ids) for part in split]
+            return [("render", i, part) for i, part in parts]
         return [
-            *[("forward", part.region, part.ids) for part in split[:0:-1]],
-            ("whole", split[0].region, split[0].ids),
-            *[("backward", part.region, part.ids) for part in split[1:]],
+            *[("forward", i, part) for i, part in parts[:-1]],
+            ("whole", *parts[-1]),
+            *[("backward", i, part) for i, part in parts[-2::-1]],
         ]
 
 
@@ -132,11 +124,11 @@ class _Part(NamedTuple):
     position: int
     camera: int
     phase: Phase
-    region: Region | None
+    part: int
     ids: np.ndarray
 
 
-_ALL_SET = np.full(1 << 14, BlockFlags.ALL, np.uint8)
+_ALL_SET = np.full(1 << 14, BlockFlags.FIRST_OF_STEP | BlockFlags.LAST_OF_STEP, np.uint8)
 _ALL_SET.flags.writeable = False
 
 
@@ -146,12 +138,7 @@ def _all_flags(parts: list[_Part]) -> list[np.ndarray]:
         return [_ALL_SET[: len(parts[0].ids)]]
     flags = [np.zeros(len(part.ids), np.uint8) for part in parts]
     backward = [i for i, part in enumerate(parts) if part.phase in BACKWARD_PHASES]
-    by_camera: dict[int, list[int]] = {}
-    for i in backward:
-        by_camera.setdefault(parts[i].position, []).append(i)
     _mark_ends(parts, flags, backward, BlockFlags.FIRST_OF_STEP, BlockFlags.LAST_OF_STEP)
-    for group in by_camera.values():
-        _mark_ends(parts, flags, group, BlockFlags.FIRST_OF_CAMERA, BlockFlags.LAST_OF_CAMERA)
     return flags
 
 

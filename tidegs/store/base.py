@@ -36,7 +36,10 @@ class Store(Protocol):
     """
 
     layout: RecordLayout
-    table: np.ndarray  # TABLE_DTYPE [blocks]; bounds are written by residency, places by the store
+
+    @property
+    def table(self) -> np.ndarray:
+        """TABLE_DTYPE [blocks]; bounds are written by residency, places by the store."""
 
     def read(self, blocks: list[int], slots: list[np.ndarray]) -> None:
         """Reads the newest record of each block and verifies it; planes that are not stored are filled by their rule

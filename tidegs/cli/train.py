@@ -1,0 +1,55 @@
+"""`tidegs train`: a scene in, a result folder out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tidegs.cli.common import add_quiet, say, table
+from tidegs.cli.options import add_config_options, config_from_args
+from tidegs.errors import ConfigError
+from tidegs.train.run import RunRequest, run_training
+from tidegs.train.summary import summary_rows
+
+HELP = (
+    "Train a COLMAP scene (images/ and sparse/0/). With no flags, memory budgets are taken from the machine: a scene "
+    "that fits is trained in core, a larger one out of core, with the same result. Ctrl-C commits a snapshot; "
+    "--resume goes on exactly."
+)
+EPILOG = """examples:
+  tidegs train garden                            in results/garden, as gsplat would
+  tidegs train city --device-memory 4GiB --host-memory 8GiB --store /ssd/city
+  tidegs train --resume results/garden           after Ctrl-C or a crash
+  tidegs train garden --config fast              a preset of configs/"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scene", type=Path, nargs="?", help="scene folder; with --resume the one of the result")
+    parser.add_argument("--out", type=Path, help="result folder (default: results/NAME of the scene)")
+    parser.add_argument("--store", type=Path, help="where the blocks lie, best on a fast SSD (default: OUT/store)")
+    parser.add_argument("--resume", type=Path, metavar="RESULT", help="go on from the last snapshot of a result")
+    parser.add_argument("--config", metavar="PRESET", help="a preset of configs/, or a YAML file of settings")
+    parser.add_argument("--no-eval", action="store_true", help="no evaluation and no PLY at the end")
+    add_quiet(parser)
+    add_config_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.resume:
+        if args.store or args.out or args.config:
+            raise ConfigError(
+                "--resume goes on with the result's store, folder and settings: leave out --store, --out and --config"
+            )
+        config = config_from_args(args, args.resume / "cfg.yml")
+        request = RunRequest(args.scene, args.resume, None, config, True, not args.no_eval, args.quiet)
+    else:
+        if args.scene is None:
+            raise ConfigError("give a scene folder, or --resume RESULT")
+        out = args.out or Path("results") / args.scene.resolve().name
+        request = RunRequest(args.scene, out, args.store, config_from_args(args), False, not args.no_eval, args.quiet)
+    outcome = run_training(request)
+    if not outcome.finished:
+        say(f"stopped after step {outcome.step}; go on with: tidegs train --resume {request.out}")
+        return 130
+    print(table(summary_rows(outcome.summary)))
+    return 0

@@ -1,0 +1,95 @@
+"""How much memory each tier gets: from the settings, or from the machine when they say "auto".
+
+Invariant: the choice never changes what is computed, only how fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tidegs.config import TrainConfig, parse_memory
+from tidegs.errors import CapacityError
+from tidegs.gaussians.layout import RecordLayout
+from tidegs.machine import available_memory, human
+
+STAGING_SLOTS = 16  # host slots that only pass blocks through between the store and the arena
+IN_CORE_SHARE = 0.5  # of the free memory: a scene up to this is kept whole
+ARENA_SHARE, HOST_SHARE = 0.3, 0.25  # of the free memory, otherwise
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Slots of each tier and why."""
+
+    layout: RecordLayout
+    blocks: int  # of the scene
+    arena_slots: int
+    host_slots: int
+    reason: str
+
+    @property
+    def in_core(self) -> bool:
+        """The arena holds every block."""
+        return self.arena_slots >= self.blocks
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.arena_slots * self.layout.slot_nbytes
+
+    @property
+    def host_bytes(self) -> int:
+        return self.host_slots * self.layout.slot_nbytes
+
+    @property
+    def scene_bytes(self) -> int:
+        """What the whole scene would take in slots."""
+        return self.blocks * self.layout.slot_nbytes
+
+    def sentence(self) -> str:
+        """What was chosen, for the user."""
+        where = "in core" if self.in_core else "out of core"
+        return (
+            f"training {where}: {self.blocks} blocks of {self.layout.capacity} ({human(self.scene_bytes)}), "
+            f"arena {self.arena_slots} blocks ({human(self.arena_bytes)}), "
+            f"host cache {self.host_slots} blocks ({human(self.host_bytes)}); {self.reason}"
+        )
+
+
+def slot_layout(config: TrainConfig, record: RecordLayout) -> RecordLayout:
+    """The layout of a run's slots: the store's record, and gradients where a step has several cameras."""
+    return replace(record, with_grads=config.batch_size > 1)
+
+
+def choose_budgets(config: TrainConfig, record: RecordLayout, blocks: int, free: int | None = None) -> Budgets:
+    """Slots of the arena and the host cache for a store of `blocks` blocks with records like `record`.
+
+    `free` is the memory to divide where a setting is "auto" (default: what the machine has). Percentages are of the
+    scene. Raises CapacityError when a tier would have no slot.
+    """
+    free = available_memory() if free is None else free
+    layout = slot_layout(config, record)
+    if config.device_memory == "auto":
+        fits = blocks * layout.slot_nbytes <= free * IN_CORE_SHARE
+        reason = f"{human(free)} of memory are free"
+        arena = blocks if fits else int(free * ARENA_SHARE) // layout.slot_nbytes
+    else:
+        reason = "as asked"
+        arena = _slots(config.device_memory, blocks, layout, "device_memory")
+    arena = min(arena, blocks)
+    if config.host_memory != "auto":
+        host = _slots(config.host_memory, blocks, layout, "host_memory")
+    elif arena >= blocks:
+        host = STAGING_SLOTS
+    else:
+        host = min(blocks, int(free * HOST_SHARE) // layout.slot_nbytes)
+    return Budgets(layout, blocks, arena, max(host, 1), reason)
+
+
+def _slots(text: str, blocks: int, layout: RecordLayout, name: str) -> int:
+    slots = parse_memory(text, blocks * layout.slot_nbytes, name) // layout.slot_nbytes
+    if slots < 1:
+        raise CapacityError(
+            f"{name} {text} holds no block of {human(layout.slot_nbytes)}; give more, or ingest with a smaller "
+            "block_capacity"
+        )
+    return slots

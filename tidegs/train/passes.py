@@ -1,0 +1,68 @@
+"""One pass on a device: what "whole", "forward", "backward" and "render" mean, in one place.
+
+Invariant: a camera's frame is complete when its "whole" pass begins its loss, however the camera was split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegs.device.base import AdamSettings, BlockUpdates, Device, Frame, LossValue, RenderSettings, View
+from tidegs.residency.passes import Pass
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """How to render and optimise in a step."""
+
+    render: RenderSettings
+    adam: AdamSettings
+    ssim_lambda: float
+    batch_size: int
+
+
+class PassRunner:
+    """Runs the passes of training, camera after camera."""
+
+    def __init__(self, device: Device, view: Callable[[int], View], target: Callable[[int], np.ndarray]) -> None:
+        """`view` and `target` (uint8 [height, width, 3]) are those of a camera, by its index."""
+        self._device, self._view, self._target = device, view, target
+        self._frame: Frame | None = None
+        self._size = (0, 0)
+        self.loss: LossValue | None = None  # of the last camera whose image was complete
+        self.mse = 0.0  # of the same image; computed on request only
+
+    def run(self, one: Pass, settings: StepSettings, with_mse: bool = False) -> BlockUpdates | None:
+        """Runs a pass; the updates of its blocks where it had a backward."""
+        device = self._device
+        if one.first_of_camera:
+            self._begin(self._view(one.camera), settings.render)
+        frame = self._frame
+        assert frame is not None
+        if one.phase in ("forward", "whole"):
+            device.add(one.blocks)
+        if one.phase == "whole":
+            device.finish(frame)
+            target = self._target(one.camera)
+            self.loss = device.loss(frame, target, settings.ssim_lambda, 1.0 / settings.batch_size)
+            if with_mse:
+                self.mse = mean_squared_error(frame.image, target)
+            device.differentiate(frame)
+        if one.phase in ("whole", "backward"):
+            return device.update(one.part, one.blocks, settings.adam)
+        return None
+
+    def _begin(self, view: View, settings: RenderSettings) -> None:
+        """Every pixel is rendered anew for each camera, so a frame of the same size serves again."""
+        if self._frame is None or self._size != (view.width, view.height):
+            self._frame, self._size = self._device.new_frame(view), (view.width, view.height)
+        self._device.begin(view, settings, self._frame)
+
+
+def mean_squared_error(image: np.ndarray, target: np.ndarray) -> float:
+    """Of an image (float32 [3, height, width], clamped to 0..1 here) against uint8 [height, width, 3]."""
+    clamped = np.clip(image, 0, 1).transpose(1, 2, 0)
+    return float(np.mean((clamped - target * np.float32(1 / 255)) ** 2))

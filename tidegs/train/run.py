@@ -1,0 +1,136 @@
+"""A training run from the first file to the last: scene, ingest, budgets, training, evaluation, exports, summary.
+
+Invariant: a result folder that holds a run is never overwritten; what a crash leaves can be resumed or is said to be
+unusable in one sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegs.config import TrainConfig, dump_config
+from tidegs.data.load import load_scene
+from tidegs.data.scene import Scene
+from tidegs.errors import ConfigError
+from tidegs.eval.evaluate import Evaluation, evaluate
+from tidegs.files import write_bytes, write_json
+from tidegs.train.export import export_store
+from tidegs.train.ledger import header
+from tidegs.train.log import TrainLog, say
+from tidegs.train.result import ResultFolder
+from tidegs.train.session import Session, ingest_scene
+from tidegs.train.state import steps_done
+from tidegs.train.summary import build_summary
+from tidegs.train.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asked for."""
+
+    scene: Path | None  # None: the one that the result was begun with
+    out: Path
+    store: Path | None  # None: inside the result folder
+    config: TrainConfig
+    resume: bool
+    evaluate: bool
+    quiet: bool
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How the run ended."""
+
+    finished: bool
+    step: int
+    summary: dict[str, Any]
+
+
+def run_training(request: RunRequest) -> RunOutcome:
+    """Trains, or goes on training. Raises TidegsError."""
+    result = ResultFolder(request.out)
+    config = request.config.scaled()
+    if request.resume:
+        scene = _load(request.scene or Path(result.read_run().scene), config, request.quiet)
+        store = result.store_path()
+        write_bytes(result.cfg, dump_config(config).encode())
+    else:
+        store = request.store or request.out / "store"
+        _refuse_existing(result, store)
+        assert request.scene is not None
+        scene = _load(request.scene, config, request.quiet)
+        say(f"ingesting {scene.require_points().count:,} points into {store}", request.quiet)
+        ingest_scene(scene, store, config, request.quiet)
+        result.begin(config, scene, store)
+    with Session(scene, store, config, result) as session:
+        say(session.budgets.sentence(), request.quiet)
+        return _train(session, request)
+
+
+def _refuse_existing(result: ResultFolder, store: Path) -> None:
+    if result.run.exists():
+        raise ConfigError(
+            f"{result.root} already holds a run; go on with `tidegs train --resume {result.root}`, "
+            "or choose another folder with --out"
+        )
+    if (store / "root").exists():
+        raise ConfigError(f"{store} already holds a block store; choose another folder with --store")
+
+
+def _load(root: Path, config: TrainConfig, quiet: bool) -> Scene:
+    scene = load_scene(root, factor=config.data_factor, test_every=config.test_every)
+    for warning in scene.warnings:
+        say(f"warning: {warning}", quiet)
+    if not scene.train:
+        raise ConfigError(f"{root}: no image is left to train on; raise --test-every")
+    return scene
+
+
+def _train(session: Session, request: RunRequest) -> RunOutcome:
+    config, result = session.config, session.result
+    evaluations: dict[int, Evaluation] = {}
+
+    def at_step(step: int) -> None:
+        if request.evaluate and step in (*config.eval_steps, config.max_steps) and session.scene.test:
+            evaluations[step] = evaluate_session(session, step)
+            log.say(_score(step, evaluations[step]))
+        if request.evaluate and step in (*config.ply_steps, config.max_steps):
+            path = result.ply / f"point_cloud_{step}.ply"
+            export_store(session.store, path, session.scene.transform, config.antialiased, progress=False)
+
+    log = TrainLog(result.stats / "train.jsonl", steps_done(session.store), config.max_steps, request.quiet)
+    try:
+        trainer = Trainer(session, log, at_step)
+        write_json(result.stats / "ledger.json", header(session, trainer.order.name).as_json())
+        outcome = trainer.run()
+    finally:
+        log.close()
+    summary = build_summary(session, outcome, trainer.order.name, evaluations.get(outcome.step))
+    write_json(result.stats / "summary.json", summary)
+    return RunOutcome(outcome.finished, outcome.step, summary)
+
+
+def evaluate_session(session: Session, step: int, save: bool = True) -> Evaluation:
+    """Scores the test split of an open session, saves comparisons, and writes stats/val_stepNNNN.json."""
+    scene, config, result = session.scene, session.config, session.result
+    session.images.announce(scene.test)
+    found = evaluate(
+        scene,
+        scene.test,
+        session.render(scene.test, step),
+        session.target,
+        session.num_gaussians,
+        config.data_factor,
+        config.test_every,
+        (lambda k: result.renders / f"val_step{step:04d}_{k:04d}.png") if save else None,
+    )
+    write_json(result.stats / f"val_step{step:04d}.json", found.as_json())
+    return found
+
+
+def _score(step: int, found: Evaluation) -> str:
+    return (
+        f"step {step}: PSNR {found.mean('psnr'):.2f}  SSIM {found.mean('ssim'):.4f} on {len(found.images)} test images"
+    )

@@ -1,0 +1,135 @@
+"""What a command needs to render or train a store: device, residency, images and schedule, opened and closed together.
+
+Invariant: whatever opens here closes here, in the right order, also after an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tidegs.config import TrainConfig, parse_memory
+from tidegs.data.images import ImageCache
+from tidegs.data.scene import Camera, Scene
+from tidegs.device.base import Device, View
+from tidegs.errors import DeviceError
+from tidegs.eval.frames import Rendered, render_views
+from tidegs.gaussians.layout import RecordLayout
+from tidegs.machine import rss
+from tidegs.residency.pipeline import Residency
+from tidegs.store.block_store import BlockStore
+from tidegs.store.ingest import IngestOptions, ingest_points
+from tidegs.train import ledger
+from tidegs.train.budgets import Budgets, choose_budgets
+from tidegs.train.order import CameraOrder, open_order
+from tidegs.train.rates import render_settings
+from tidegs.train.result import ResultFolder
+
+
+def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = False) -> None:
+    """Makes the block store of a scene's seed points. Raises SceneError where there are none."""
+    points = scene.require_points()
+    options = IngestOptions(
+        init_scale=config.init_scale,
+        init_opacity=config.init_opacity,
+        progress=not quiet and sys.stderr.isatty(),
+    )
+    layout = RecordLayout(config.block_capacity, config.sh_degree)
+    chunks = ((c.xyz, c.rgb) for c in points.chunks())
+    ingest_points(path, chunks, layout, options).close()
+
+
+def open_device(config: TrainConfig) -> Device:
+    """The device that the settings name. Raises DeviceError."""
+    if config.device == "cpu":
+        from tidegs.device.cpu import CpuDevice
+
+        device = CpuDevice()
+        if config.threads:
+            device.set_threads(config.threads)
+        return device
+    raise DeviceError("device cuda is not available in this version of tidegs; use --device cpu")
+
+
+def view_of(camera: Camera) -> View:
+    """A camera as a device sees it."""
+    return View(camera.viewmat.astype(np.float32), camera.K.astype(np.float32), camera.width, camera.height)
+
+
+class Session:
+    """Everything open that a run needs. Use it as a context manager.
+
+    Views are numbered as scene.cameras, unless `views` gives others (a camera path).
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        store_path: Path,
+        config: TrainConfig,
+        result: ResultFolder,
+        readonly: bool = False,
+        views: list[View] | None = None,
+    ) -> None:
+        self.scene, self.config, self.result = scene, config, result
+        self.program_bytes = rss()  # before anything of the run is open
+        self.views = views if views is not None else [view_of(c) for c in scene.cameras]
+        with BlockStore.open(store_path, readonly=True) as peek:
+            self.budgets: Budgets = choose_budgets(config, peek.layout, len(peek.table))
+        layout = self.budgets.layout
+        with ExitStack() as stack:
+            self.store = BlockStore.open(store_path, readonly, with_grads=layout.with_grads)
+            stack.callback(self.store.close)
+            self.device = open_device(config)
+            stack.callback(self.device.close)
+            self.residency = Residency(
+                self.store,
+                self.device,
+                layout,
+                self.budgets.arena_slots,
+                self.budgets.host_slots,
+                render_settings(config, 0),
+                max_pass_blocks=config.max_pass_blocks or None,
+            )
+            stack.callback(self.residency.close)
+            self.image_budget = parse_memory(config.image_memory, total=1 << 30, name="image_memory")
+            self.images = ImageCache(scene.cameras, self.image_budget)
+            stack.callback(self.images.close)
+            self._stack = stack.pop_all()
+
+    def target(self, index: int) -> np.ndarray:
+        """The image of a camera, uint8 [height, width, 3]."""
+        return self.images.get(index)
+
+    def order(self) -> CameraOrder:
+        """The camera order of the run, chosen at its first step and kept."""
+        path, settings = self.result.ckpts / "order.json", render_settings(self.config, 0)
+        train, budgets = self.scene.train, self.budgets
+        return open_order(path, self.config, train, self.views, self.store.table, budgets, settings)
+
+    @property
+    def num_gaussians(self) -> int:
+        """Rows in use in all blocks."""
+        return int(self.store.table["count"].sum())
+
+    def render(self, indices: Sequence[int], step: int, depth: bool = False) -> Iterator[Rendered]:
+        """Frames of views, in order, at the SH degree of a step."""
+        return render_views(self.residency, self.device, self.views, indices, render_settings(self.config, step), depth)
+
+    def tiers(self) -> dict[str, Any]:
+        """The state of the tiers for a line of the log."""
+        return ledger.sample(self)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
