@@ -115,9 +115,13 @@ def _choose(root: Path) -> tuple[Path, list[str]]:
 
 
 def _count(folder: Path) -> int:
+    """Registered images; 0 of a damaged model, which must not keep its neighbours from being used."""
     suffix = _suffix(folder)
     count = colmap_binary.count_images_bin if suffix == ".bin" else colmap_text.count_images_txt
-    return count(folder / f"images{suffix}")
+    try:
+        return count(folder / f"images{suffix}")
+    except SceneError:
+        return 0
 
 
 def _not_found(root: Path) -> str:

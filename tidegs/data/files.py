@@ -34,25 +34,18 @@ def join_files(root: Path, source: Input, options: FileOptions, warnings: list[s
     """The views whose file exists, each with how to load it. Raises SceneError where no file exists or one has another
     aspect than its camera, ImageError where a header cannot be read."""
     folder = _image_folder(root, source, options)
-    small = _SmallImages(root, folder, options.factor)
-    found: list[tuple[View, Path, bool]] = []
-    missing = []
-    for view in source.views:
-        if path := small.find(view.name):
-            found.append((view, path, True))
-        elif path := folder.find(view.name):
-            found.append((view, path, False))
-        else:
-            missing.append(view.name)
+    found = _match(folder, _SmallImages(root, folder, options.factor), source.views)
+    missing = [v.name for v in source.views if v.name not in found]
     if missing:
         warnings.append(
             f"{folder.root}: {len(missing)} of {len(source.views)} images are missing and left out ({_first(missing)})"
         )
     masks = _Masks(root, options)
     with ThreadPoolExecutor(_THREADS) as pool:
-        sizes = list(pool.map(read_size, [path for _, path, _ in found]))
+        sizes = list(pool.map(read_size, [path for path, _ in found.values()]))
     out, resized = [], []
-    for (view, path, is_small), size in zip(found, sizes, strict=True):
+    views = [v for v in source.views if v.name in found]
+    for view, (path, is_small), size in zip(views, found.values(), sizes, strict=True):
         _check_aspect(source.where, view.camera, path, size)
         target = size if is_small else tuple(max(1, round(s / options.factor)) for s in size)
         if not is_small and size != (view.camera.width, view.camera.height):
@@ -67,6 +60,25 @@ def join_files(root: Path, source: Input, options: FileOptions, warnings: list[s
         )
     warnings.extend(masks.warnings(len(out)))
     return out
+
+
+def _match(folder: ImageFolder, small: _SmallImages, views: Sequence[View]) -> dict[str, tuple[Path, bool]]:
+    """By name, in the order of the views: the file, and whether it is a downscaled one. A file that two names would
+    share belongs to the one that names it exactly."""
+    found: dict[str, tuple[Path, bool]] = {}
+    owners: dict[Path, str] = {}
+    for view in views:
+        downscaled = small.find(view.name)
+        path = downscaled or folder.find(view.name)
+        if path is None:
+            continue
+        if path in owners:
+            if path.name != Path(view.name).name:
+                continue
+            del found[owners[path]]
+        owners[path] = view.name
+        found[view.name] = (path, downscaled is not None)
+    return {v.name: found[v.name] for v in views if v.name in found}
 
 
 def _first(names: Sequence[str]) -> str:
@@ -100,8 +112,9 @@ class _SmallImages:
 
     def __init__(self, root: Path, folder: ImageFolder, factor: int) -> None:
         self._factor, self._within = factor, folder.root == root
-        beside = folder.root.with_name(f"{folder.root.name}_{factor}")
-        self._folder = folder if self._within else ImageFolder(beside)
+        self._folder = folder
+        if not self._within and not folder.root.name.endswith(f"_{factor}"):
+            self._folder = ImageFolder(folder.root.with_name(f"{folder.root.name}_{factor}"))
 
     def find(self, name: str) -> Path | None:
         if self._factor == 1:

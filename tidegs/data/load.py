@@ -47,14 +47,23 @@ def load_scene(
         raise SceneError(f"factor {factor} must be at least 1 and test_every {test_every} at least 0")
     if not root.is_dir():
         raise SceneError(f"{root}: there is no such folder; give the scene folder that holds images and model")
+    try:
+        return _open(root, FileOptions(factor, images, masks, invert_masks, background), test_every, need_images)
+    except OSError as error:
+        raise SceneError(
+            f"{error.filename or root}: cannot be read ({error.strerror}); check disk and rights"
+        ) from None
+
+
+def _open(root: Path, options: FileOptions, test_every: int, need_images: bool) -> Scene:
     source = _read_input(root)
     warnings = list(source.warnings)
     transform = _transform(root, source, warnings)
     if need_images:
-        joined = join_files(root, source, FileOptions(factor, images, masks, invert_masks, background), warnings)
+        joined = join_files(root, source, options, warnings)
         cameras = tuple(_camera(view, file, transform) for view, file in joined)
     else:
-        cameras = tuple(_bare_camera(source, view, factor, transform) for view in source.views)
+        cameras = tuple(_bare_camera(source, view, options.factor, transform) for view in source.views)
     points = _points(root, source, transform, warnings)
     train, test = _split(source, cameras, test_every, warnings)
     return Scene(root, cameras, points, transform, train, test, EXTENT_MARGIN, tuple(warnings))

@@ -114,12 +114,13 @@ def _greatest(value: Callable[[np.ndarray], np.ndarray], n: int) -> float:
     """The greatest of value(0 .. n - 1), a smooth function, by ever finer samples about the greatest so far."""
     low, high = 0, n - 1
     while True:
-        at = np.unique(np.linspace(low, high, _SAMPLES).round().astype(np.int64))
+        span = high - low
+        at = low + (np.arange(_SAMPLES) * span // (_SAMPLES - 1) if span >= _SAMPLES else np.arange(span + 1))
         values = value(at)
         if not np.isfinite(values).all():
             raise _NoRay
         best = int(np.argmax(values))
-        if high - low < _SAMPLES:
+        if span < _SAMPLES:
             return float(values[best])
         low, high = int(at[max(best - 1, 0)]), int(at[min(best + 1, len(at) - 1)])
 
