@@ -109,8 +109,8 @@ class Engine {
     uint8_t* segments(Request** run, size_t n, bool reading, std::vector<struct iovec>& iov, Buffer& pages,
                       std::vector<uint8_t*>& at, size_t* total) {
         size_t need = 0;
-        for (size_t i = 0; i < n; ++i)
-            need += kPage + (reading && run[i]->kind == kSeedKind ? seed_nbytes(layout_) : 0);
+        const auto expands = [&](const Request& r) { return reading && r.kind == kSeedKind && !r.packed; };
+        for (size_t i = 0; i < n; ++i) need += kPage + (expands(*run[i]) ? seed_nbytes(layout_) : 0);
         pages = aligned(need);
         if (!pages) return nullptr;
         uint8_t* p = pages.get();
@@ -121,8 +121,8 @@ class Engine {
             append(iov, p, kPage);
             p += kPage;
             if (r.kind == kSeedKind) {
-                append(iov, reading ? p : r.slot, seed_nbytes(layout_));
-                if (reading) p += seed_nbytes(layout_);
+                append(iov, expands(r) ? p : r.slot, seed_nbytes(layout_));
+                if (expands(r)) p += seed_nbytes(layout_);
             } else {
                 for (int k = 0; k < kPlanes; ++k)
                     if (r.planes >> k & 1) append(iov, r.slot + layout_.offset[k], layout_.nbytes[k]);
@@ -154,17 +154,17 @@ class Engine {
         if (status) return fail(run, n, status);
         for (size_t i = 0; i < n; ++i) {
             Request& r = *run[i];
-            const uint8_t* seeds = pages[i] + kPage;
+            const uint8_t* seeds = r.packed ? r.slot : pages[i] + kPage;
             r.status = check_header(layout_, r, pages[i]);
             if (r.status) continue;
             if (payload_crc(r, seeds) != r.crc) {
                 r.status = kBadPayload;
                 continue;
             }
-            if (r.kind == kSeedKind)
-                expand_seeds(layout_, r, seeds);
-            else
+            if (r.kind != kSeedKind)
                 zero_missing(layout_, r);
+            else if (!r.packed)
+                expand_seeds(layout_, r, seeds);
         }
     }
 

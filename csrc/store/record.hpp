@@ -21,7 +21,7 @@ struct Layout {
     float pad;
 };
 
-// One record to read or write. `slot` is a slot in memory, or, to write seeds, their packed payload.
+// One record to read or write. `slot` is a slot in memory, or the packed payload of seeds (written, or read `packed`).
 struct Request {
     uint8_t* slot;
     int64_t offset;  // of the record in its file
@@ -34,7 +34,7 @@ struct Request {
     uint16_t planes;
     uint8_t kind;
     uint8_t scratch;  // 1: the slot holds scratch planes too
-    uint32_t pad;
+    uint32_t packed;  // 1: seeds are read as they are stored
 };
 
 enum Status : int32_t {

@@ -149,6 +149,15 @@ class BlockStore:
         requests["planes"], requests["kind"] = 0, fmt.SEEDS
         self._write(requests)
 
+    def read_seeds(self, blocks: Blocks, seeds: Sequence[np.ndarray]) -> None:
+        """Reads blocks of kind SEEDS as they are stored: into uint8 [seed_nbytes], 4 KiB aligned."""
+        self._guard.check()
+        requests = self._requests(blocks, seeds)
+        if np.any(requests["kind"] != fmt.SEEDS):
+            raise ValueError("a block is not stored as seeds")
+        requests["packed"] = 1
+        self.records.read(requests)
+
     def _requests(self, blocks: Blocks, slots: Sequence[np.ndarray]) -> np.ndarray:
         ids = np.asarray(blocks, np.int64)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._count):

@@ -58,6 +58,11 @@ class Extents:
         """The file has `total` extents from now on."""
         self._used = np.concatenate([self._used, np.zeros(total - self.total, bool)])
 
+    def shrink(self) -> None:
+        """Drops the free extents at the end; the caller cuts the file."""
+        self._used = self._used[: self.last_used].copy()
+        self._hint = min(self._hint, self.total)
+
     def give_back(self, extents: np.ndarray) -> None:
         """Frees extents that no snapshot refers to."""
         if len(extents):

@@ -218,6 +218,7 @@ class _Work:
     def finish(self, meta: bytes) -> BlockStore:
         self.store.commit(meta)
         self._finished = True
+        self.store.records.trim()
         return self.store
 
     def _phase(self, name: str, steps: Iterable) -> Iterable:

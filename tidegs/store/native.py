@@ -19,7 +19,7 @@ from tidegs.gaussians.layout import RECORD_PLANES, SCRATCH_PLANES, RecordLayout
 
 REQUEST_DTYPE = np.dtype(
     [
-        ("slot", np.uint64),  # address of the slot, or of packed seeds when seeds are written
+        ("slot", np.uint64),  # address of the slot, or of packed seeds
         ("offset", np.int64),
         ("fd", np.int32),
         ("status", np.int32),  # 0, an errno, or a key of STATUS
@@ -30,7 +30,7 @@ REQUEST_DTYPE = np.dtype(
         ("planes", np.uint16),
         ("kind", np.uint8),
         ("scratch", np.uint8),
-        ("pad", np.uint32),
+        ("packed", np.uint32),  # 1: seeds are read as they are stored
     ]
 )
 LAYOUT_DTYPE = np.dtype(

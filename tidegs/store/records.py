@@ -129,6 +129,19 @@ class Records:
             if self._open_existing(kind, mine):
                 self._take_loaded(kind, mine, rows["offset"][mine])
 
+    def trim(self) -> int:
+        """Gives free space at the ends of the files back to the file system; returns the bytes."""
+        freed = 0
+        with self._mutex:
+            for kind, extents in enumerate(self.extents):
+                if self._fds[kind] < 0 or extents.last_used == extents.total:
+                    continue
+                freed += (extents.total - extents.last_used) * extents.nbytes
+                extents.shrink()
+                with self._guard.errors(self.path(kind), "trimming"):
+                    self._files.truncate(int(self._fds[kind]), extents.total * extents.nbytes)
+        return freed
+
     def clear_scratch(self) -> None:
         """Empties the file of records that no snapshot refers to."""
         if self._fds[fmt.SCRATCH] >= 0:
