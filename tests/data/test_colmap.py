@@ -46,7 +46,7 @@ def image_rows(name: st.SearchStrategy[str]) -> st.SearchStrategy[list[ColmapIma
     return st.lists(st.builds(ColmapImage, ids, four, three, ids, name), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(camera_rows(), image_rows(names), st.integers(0, 5))
 def test_binary_round_trip(cameras: list[ColmapCamera], photos: list[ColmapImage], n: int) -> None:
     with TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def test_binary_round_trip(cameras: list[ColmapCamera], photos: list[ColmapImage
     assert np.array_equal(np.concatenate([np.empty((0, 3), np.uint8), *(c[1] for c in chunks)]), rgb)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(camera_rows(), image_rows(text_names), st.integers(0, 5), st.booleans(), st.booleans())
 def test_text_round_trip(
     cameras: list[ColmapCamera], photos: list[ColmapImage], n: int, crlf: bool, no_point_lines: bool
