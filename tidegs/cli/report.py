@@ -13,7 +13,7 @@ from tidegs.files import write_bytes
 from tidegs.report.facts import collect
 from tidegs.report.page import build, build_comparison, unique_names
 from tidegs.report.result import RunData, read_run
-from tidegs.report.study import Cameras, add_bounds, study
+from tidegs.report.study import Cameras, add_study, study
 from tidegs.report.table import columns, compare_rows, render
 from tidegs.train.log import say
 from tidegs.train.session import view_of
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def _one(found: RunData, args: argparse.Namespace) -> int:
     facts = collect(found)
     studied = study(found, _cameras(found, args.scene))
-    add_bounds(facts, studied)
+    add_study(facts, studied)
     if args.json:
         print(json.dumps(facts, indent=2))
         return 0

@@ -5,6 +5,8 @@ Invariant: every figure is measured or counted in the run, or a stated product o
 
 from __future__ import annotations
 
+import statistics
+from itertools import pairwise
 from typing import Any
 
 from tidegs.report.result import RunData
@@ -26,7 +28,7 @@ def collect(run: RunData) -> dict[str, Any]:
         "max_steps": run.config.max_steps,
         "resumes": len(run.restarts),
         "seconds": seconds,
-        "seconds_a_step": _ratio(last.get("seconds"), last.get("step")),
+        "seconds_a_step": _seconds_a_step(run.rows),
         "in_core": _first(summary, run.ledger, "in_core"),
         "order": _first(summary, run.ledger, "order") or run.config.order,
         "batch_size": run.config.batch_size,
@@ -38,7 +40,18 @@ def collect(run: RunData) -> dict[str, Any]:
     facts["links"] = _links(run, facts)
     facts["flow"] = _flow(run, summary, facts)
     facts["predicted"] = _predicted(run, facts)
+    facts["working_set"], facts["loads_curve"] = None, None  # see study.add_study
     return facts
+
+
+def _seconds_a_step(rows: list[dict[str, Any]]) -> float | None:
+    """The median over the log's lines, so that warming up, evaluations and exports count little."""
+    spans = [
+        (b["seconds"] - a["seconds"]) / (b["step"] - a["step"])
+        for a, b in pairwise([{"seconds": 0.0, "step": 0}, *rows])
+        if "seconds" in b and b["step"] > a["step"]
+    ]
+    return statistics.median(spans) if spans else None
 
 
 def current_summary(run: RunData) -> dict[str, Any] | None:
@@ -127,13 +140,15 @@ def owners_at(run: RunData, tier: str, row: dict[str, Any]) -> dict[str, int]:
 
 
 def _process_owners(run: RunData, row: dict[str, Any]) -> dict[str, int]:
+    """Owners of the resident bytes; the arena is among them where the device is the CPU."""
     slot, memory = slot_bytes(run) or 0, row.get("memory", {})
     out = {
-        "program": run.ledger.get("program_bytes", 0),
+        "code": memory.get("code", 0),
+        "Python": run.ledger.get("program_bytes", 0),
         "arena": row.get("arena_used", 0) * slot if run.config.device == "cpu" else 0,
         "host cache": row.get("host_used", 0) * slot,
         "images": memory.get("images", 0),
-        "rasterizer": memory.get("rasterizer", 0),
+        "rasterizer": memory.get("rasterizer", 0) if run.config.device == "cpu" else 0,
         "block table": run.ledger.get("table_bytes", 0),
     }
     rest = row["rss"] - sum(out.values())
@@ -164,9 +179,10 @@ def _links(run: RunData, facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "share_of_full_reload": _ratio(a_step, whole),
             "seconds": busy.get(link),
             "bytes_a_second": _ratio(moved.get(link), busy.get(link)),
+            "blocks": blocks.get(link),
             "bytes_a_block": _ratio(moved.get(link), blocks.get(link)),
             "no_reuse_a_step": no_reuse if link == "upload" else None,
-            "bound_a_step": None,  # see study.add_bounds
+            "bound_a_step": None,  # see study.add_study
         }
     return out
 
@@ -176,22 +192,29 @@ def _flow(run: RunData, summary: dict[str, Any] | None, facts: dict[str, Any]) -
     last = run.last
     source = last if "hits" in last or not summary else {**summary, **last}
     hits, misses = source.get("hits"), source.get("misses")
-    stalled, seconds = last.get("stall_seconds"), last.get("seconds")
-    if stalled is None and summary:
-        stalled, seconds = summary.get("stall_seconds"), summary.get("seconds")
+    stalled = last.get("stall_seconds", (summary or {}).get("stall_seconds"))
     return {
         "overlap": (summary or {}).get("overlap", last.get("overlap")),
         "stalls": source.get("stalls"),
         "stall_seconds": stalled,
-        "stall_share": _ratio(stalled, seconds),
+        "stall_share": _share_of_time(run.rows, "stall_seconds"),
         "hits": hits,
         "misses": misses,
         "hit_share": _ratio(hits, None if hits is None or misses is None else hits + misses),
         "passes": source.get("passes"),
         "image_wait_seconds": last.get("image_wait_seconds"),
-        "image_wait_share": _ratio(last.get("image_wait_seconds"), last.get("seconds")),
+        "image_wait_share": _share_of_time(run.rows, "image_wait_seconds"),
         "store_bytes_written": (summary or {}).get("store_bytes_written"),
     }
+
+
+def _share_of_time(rows: list[dict[str, Any]], name: str) -> float | None:
+    """Of the time since the first line of the log, by when everything has been loaded and compiled."""
+    found = [r for r in rows if name in r and "seconds" in r]
+    if not found:
+        return None
+    first = found[0] if len(found) > 2 else {name: 0.0, "seconds": 0.0}
+    return _ratio(found[-1][name] - first[name], found[-1]["seconds"] - first["seconds"])
 
 
 def _predicted(run: RunData, facts: dict[str, Any]) -> list[dict[str, Any]]:

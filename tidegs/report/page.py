@@ -156,9 +156,13 @@ def _verdict(facts: dict[str, Any]) -> str:
     points = "".join(f"<li>{_text(a)}</li>" for a in advice(facts))
     points = f"<ul>{points}</ul>" if points else ""
     return (
-        f'<h2>Bottleneck</h2><div class="panel verdict"><strong>{_text(bottleneck(facts).capitalize())}.</strong>'
+        f'<h2>Bottleneck</h2><div class="panel verdict"><strong>{_text(_sentence(bottleneck(facts)))}</strong>'
         f"{points}</div>"
     )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
 
 
 def _table(head: list[str] | tuple[str, ...], rows: list[Any], text_columns: int = 1) -> str:

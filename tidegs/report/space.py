@@ -46,18 +46,20 @@ def view_sets(table: np.ndarray, views: list[View], settings: RenderSettings) ->
     return Sets(offsets, ids, len(table))
 
 
-def set_sizes(sets: Sets, order: np.ndarray | None, blocks: int) -> dict[str, Any]:
-    """Sizes of working sets: along the order where it is known, else by camera."""
-    sizes = sets.sizes if order is None or not len(order) else sets.sizes[order[: 4 * len(sets.sizes)]]
+def set_sizes(sets: Sets, order: np.ndarray, blocks: int, arena: int | None) -> dict[str, Any]:
+    """Sizes of working sets: along the order where it is known, else by camera. `arena`: slots."""
+    sizes = sets.sizes[order[: 4 * len(sets.sizes)]] if len(order) else sets.sizes
     at = np.unique(np.linspace(0, len(sizes) - 1, min(CAMERAS, len(sizes))).round().astype(int))
     every = sets.sizes
     return {
-        "along": "visit" if order is not None and len(order) else "camera",
+        "along": "visit" if len(order) else "camera",
         "at": at.tolist(),
         "blocks": sizes[at].tolist(),
         "mean": float(every.mean()),
         "greatest": int(every.max()),
         "mean_share": float(every.mean() / max(1, blocks)),
+        "arena": arena,
+        "split_share": None if arena is None else float((every > arena).mean()),
     }
 
 
@@ -102,7 +104,7 @@ def block_map(table: np.ndarray, uses: np.ndarray, views: list[View], scale: flo
     grid = _splat(rows, heat, basis, low, cell, shape)
     top = float(grid.max(initial=0.0))
     image = np.zeros((*grid.shape, 4), np.uint8)
-    image[..., :3] = ramp(np.sqrt(np.clip(grid, 0, None) / max(top, 1e-9)) * 0.95 + 0.05)
+    image[..., :3] = ramp(np.clip(grid, 0, None) / max(top, 1e-9))
     image[..., 3] = np.where(grid >= 0, 255, 0)
     return {
         "image": png(image[::-1]),

@@ -56,7 +56,7 @@ def study(run: RunData, cameras: Cameras | str) -> Study:
     )
     sets = view_sets(table, cameras.views, settings)
     order = visits(run, cameras.train)
-    out.sets = set_sizes(sets, order, used) | {"arena": run.last.get("arena_slots")}
+    out.sets = set_sizes(sets, order, used, run.last.get("arena_slots"))
     out.map = block_map(table, sets.uses, cameras.views, scale)
     out.map |= {"meaning": "cameras that need a block", "unused_meaning": "needed by none"}
     _bound(run, sets, order, used, out)
@@ -76,11 +76,15 @@ def visits(run: RunData, train: tuple[int, ...]) -> np.ndarray:
     return np.asarray(train, np.int64)[np.fromiter(found, np.int64)]
 
 
-def add_bounds(facts: dict[str, Any], found: Study) -> None:
-    """Sets `bound_a_step` of the links into the arena and from the SSD, in bytes: Belady's bound in blocks, each of
-    the size that the run moved on average."""
+def add_study(facts: dict[str, Any], found: Study) -> None:
+    """Adds to the figures what the study found: "working_set" in blocks, and the links' "bound_a_step", Belady's bound
+    in bytes, for blocks of the size that the run moved on average."""
+    if found.sets is not None:
+        names = ("mean", "greatest", "split_share")
+        facts["working_set"] = {name: found.sets[name] for name in names}
     if found.loads is None:
         return
+    facts["loads_curve"] = {name: found.loads[name] for name in ("blocks", "loads", "marks")}
     for link, mark in (("upload", "arena"), ("read", "arena and host")):
         one, bound = facts["links"].get(link), found.loads["marks"].get(mark)
         if one and bound and one["bytes_a_block"]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tidegs.config import parse_memory
-from tidegs.machine import rss
-from tidegs.report.ledger import PLANE_OWNERS, LedgerHeader, slot_owners
+from tidegs.report.ledger import PLANE_OWNERS, LedgerHeader, ProcessMemory, slot_owners
 from tidegs.store.format import NOTHING, PLANES, SEEDS, seed_nbytes
 
 if TYPE_CHECKING:
@@ -62,6 +60,7 @@ def sample(session: Session) -> dict[str, Any]:
     """The state of the tiers and the sums of the links, for a line of the log."""
     counters, budgets = session.residency.counters.snapshot(), session.budgets
     slots: Any = counters["slots"]
+    memory = ProcessMemory.now()
     return {
         "arena_used": slots["arena"],
         "arena_slots": budgets.arena_slots,
@@ -69,11 +68,12 @@ def sample(session: Session) -> dict[str, Any]:
         "host_slots": budgets.host_slots,
         **{name: counters[name] for name in _SUMS},
         "image_wait_seconds": session.images.stats.waited_s,
-        "rss": rss(),
+        "rss": memory.resident,
         "memory": {
             "images": session.images.held_bytes,
             "rasterizer": _rasterizer_bytes(session),
-            "pinned": _pinned_bytes(),
+            "code": memory.code,
+            "pinned": memory.pinned,
             "disk": disk_bytes(session),
         },
     }
@@ -105,14 +105,3 @@ def _rasterizer_bytes(session: Session) -> int:
     import torch
 
     return max(0, torch.cuda.memory_allocated() - session.budgets.arena_bytes)
-
-
-def _pinned_bytes() -> int:
-    """Locked bytes of this process; 0 where the system does not say."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmLck:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0

@@ -21,7 +21,7 @@ from tidegs.device.base import Device, View
 from tidegs.errors import DeviceError
 from tidegs.eval.frames import Rendered, render_views
 from tidegs.gaussians.layout import RecordLayout
-from tidegs.machine import rss
+from tidegs.report.ledger import ProcessMemory
 from tidegs.residency.pipeline import Residency
 from tidegs.store.block_store import BlockStore
 from tidegs.store.ingest import IngestOptions, ingest_points
@@ -78,7 +78,7 @@ class Session:
         views: list[View] | None = None,
     ) -> None:
         self.scene, self.config, self.result = scene, config, result
-        self.program_bytes = rss()  # before anything of the run is open
+        self.program_bytes = ProcessMemory.now().anonymous  # before anything of the run is open
         self.views = views if views is not None else [view_of(c) for c in scene.cameras]
         with BlockStore.open(store_path, readonly=True) as peek:
             self.budgets: Budgets = choose_budgets(config, peek.layout, len(peek.table))

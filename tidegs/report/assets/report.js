@@ -6,7 +6,7 @@
   const COLORS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)"];
   const OWNERS = {
     parameters: COLORS[0], moments: COLORS[1], gradients: COLORS[2], statistics: COLORS[3], free: "var(--free)",
-    program: COLORS[6], arena: COLORS[0], "host cache": COLORS[1], images: COLORS[2], rasterizer: COLORS[3],
+    code: COLORS[6], Python: COLORS[5], arena: COLORS[0], "host cache": COLORS[1], images: COLORS[2], rasterizer: COLORS[3],
     "block table": COLORS[4], other: "var(--free)",
   };
 
@@ -68,7 +68,7 @@
   // -- charts -------------------------------------------------------------------------------------------------------
   // spec: {title, note, x, xlabel, unit, series: [{name, y, color, width, dots, x}], stacked, refs: [{y, name}], marks: [{x, y, name}], zero}
   function chart(host, spec) {
-    const W = 560, H = 240, L = 64, R = 12, T = 8, B = 34;
+    const W = 560, H = 250, L = 64, R = 12, T = 18, B = 34;
     const series = spec.series.map((s, i) => ({ color: COLORS[i % COLORS.length], x: spec.x, ...s }));
     const format = FORMATS[spec.unit || "plain"];
     const tops = series.map((s) => s.y.slice());
@@ -79,12 +79,13 @@
     const values = known.concat(refs.map((r) => r.y), marks.map((m) => m.y));
     if (!known.length) return;
     let low = spec.zero === false ? Math.min(...values) : Math.min(0, ...values), high = Math.max(...values);
+    if (spec.clip) high = Math.min(high, 2 * known.slice().sort((a, b) => a - b)[Math.floor(0.9 * (known.length - 1))]);
     if (spec.zero === false) { const pad = (high - low || Math.abs(high) || 1) * 0.06; low -= pad; high += pad; }
     if (high === low) high = low + 1;
     const xs = series.flatMap((s) => s.x);
     const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1e-9);
     const X = (v) => L + ((v - x0) / (x1 - x0)) * (W - L - R);
-    const Y = (v) => T + (1 - (v - low) / (high - low)) * (H - T - B);
+    const Y = (v) => T + (1 - (Math.min(v, high) - low) / (high - low)) * (H - T - B);
     const root = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "chart", role: "img", "aria-label": spec.title });
     for (const t of ticks(low, high, 5, spec.unit)) {
       root.append(svg("line", { x1: L, x2: W - R, y1: Y(t), y2: Y(t), stroke: "var(--grid)" }));
@@ -115,7 +116,8 @@
     }
     for (const m of marks) {
       root.append(svg("circle", { cx: X(m.x), cy: Y(m.y), r: 5, fill: "var(--ink)", stroke: "var(--panel)" }));
-      root.append(svg("text", { x: X(m.x) + 8, y: Y(m.y) - 7 }, m.name));
+      const left = X(m.x) > 0.7 * W;
+      root.append(svg("text", { x: X(m.x) + (left ? -8 : 8), y: Y(m.y) - 8, "text-anchor": left ? "end" : "start" }, m.name));
     }
     hover(root, series, { W, H, L, R, T, B, X, x0, x1, format, xlabel: spec.xlabel || "step", xformat: FORMATS[spec.xunit || "count"], stacked: spec.stacked, y: spec.series });
     const named = series.filter((s) => s.name);
@@ -175,7 +177,8 @@
 
   function memory(host) {
     const rows = [], used = new Set();
-    for (const [tier, t] of Object.entries(F.tiers)) {
+    const tiers = Object.entries(F.tiers).filter(([tier]) => tier !== "rss");
+    for (const [tier, t] of tiers) {
       const top = Math.max(t.budget || 0, t.peak || 0) || 1;
       const parts = Object.entries(t.owners).filter(([, v]) => v > 0);
       parts.forEach(([name]) => used.add(name));
@@ -190,7 +193,7 @@
       if (found) chart(host, { title, x: C.step, unit: "bytes", stacked: true, refs, note, legend: true, series: Object.entries(found).map(([name, y]) => ({ name, y, color: OWNERS[name] })) });
       else if ((C.tiers || {})[tier]) chart(host, { title, x: C.step, unit: "bytes", refs, note, series: [{ name: D.tier_names[tier], y: C.tiers[tier] }] });
     };
-    drawn("rss", "Process memory over time", [], "Resident bytes of the whole process. “Other” is what has no owner yet: scratch of libraries, Python, the allocator.");
+    drawn("rss", "Process memory over time", [], "Resident bytes of the whole process. Code: programs and libraries; Python: what was there before the run opened; other: what grew since and belongs to no tier (compiled kernels, the allocator, frames).");
     const budget = (tier) => [{ y: (F.tiers[tier] || {}).budget, name: "budget" }];
     drawn("arena", "Arena over time", budget("arena"));
     drawn("host", "Host cache over time", budget("host"));
@@ -228,7 +231,7 @@
     const series = [{ name: "waiting for blocks", y: C.stall_share, color: COLORS[4] }];
     if (C.image_share) series.push({ name: "waiting for images", y: C.image_share, color: COLORS[1] });
     chart(host, { title: "Share of the time spent waiting", x: C.step, unit: "share", series, legend: true });
-    chart(host, { title: "Time a step", x: C.step, unit: "ms", series: [{ name: "time a step", y: C.ms }], note: "Evaluations and exports on the way are in it." });
+    chart(host, { title: "Time a step", x: C.step, unit: "ms", clip: true, series: [{ name: "time a step", y: C.ms }], note: "Warming up, evaluations and exports are in it; what lies above twice the 90th percentile is cut off." });
   }
 
   function cameras(host) {
