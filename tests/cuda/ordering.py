@@ -79,6 +79,7 @@ class RecordedStreams:
             clock = self._step(_thread())
             for resource in resources:
                 self._write(_thread(), clock, resource)
+                del self._uses[resource]  # the host's again: who has it next is for the host's own locks
 
     def _clock(self, agent: Hashable) -> Clock:
         return self._clocks.setdefault(agent, {agent: 0})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.cuda.harness import ADAM, Held, both, cuda_on_cpu, hold, layout_for, step, target_of
@@ -35,7 +35,8 @@ def assert_slots_agree(one: Held, other: Held) -> None:
         np.testing.assert_allclose(v, v_other, rtol=1e-3, atol=1e-4 * v_other.max())
         telling = np.abs(m_other) > 1e-3 * scale
         p, p_other = one.rows(kind), other.rows(kind)
-        assert np.array_equal(p == p_other, (p == p_other) | telling | (m != 0) | (m_other != 0))
+        still = (m == 0) & (m_other == 0)
+        np.testing.assert_array_equal(p[still], p_other[still])
         np.testing.assert_allclose(p[telling], p_other[telling], rtol=1e-6, atol=1e-4)
 
 
@@ -79,8 +80,7 @@ def test_a_camera_in_regions(mode):
     """Passes by tiles leave what one pass leaves, on the CUDA device and against the CPU device."""
     cuda, cpu = both(random_scene(150, 5), layout_for(grads=False))
     view, render = look(70, 50, seed=5), RenderSettings(rasterize_mode=mode, background=(0.1, 0.2, 0.3))
-    regions = split(70, 50, whole(70, 50))
-    assert len(regions) > 2
+    regions = [Region(0, 7), Region(7, 13), Region(13, 20)]
     (one, made), (other, wanted) = (step(h, view, render, regions=regions) for h in (cuda, cpu))
     assert_images_agree(one, other)
     for i, (a, b) in enumerate(zip(made, wanted, strict=True)):
@@ -93,7 +93,7 @@ def test_a_camera_in_regions(mode):
     assert_slots_agree(cuda, at_once)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
 @given(st.data())
 def test_any_cuts_of_a_camera(data):
     """Regions that are no quadtree cells, so that their windows are masked."""
