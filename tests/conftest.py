@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegs.cli.main import main
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -15,3 +17,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no folder {SHARED.name}/ beside the checkout: captured scenes are not at hand")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small generated city: 16 aerial views of 96x64, 12,000 points, about 190 blocks of 64."""
+    out = tmp_path_factory.mktemp("scenes") / "city"
+    sizes = ["--aerial", "16", "--street", "0", "--size", "96", "64", "--points", "12000", "--points-from", "all"]
+    assert main(["synth", str(out), "--preset", "tiny", "--extent", "300", *sizes]) == 0
+    return out

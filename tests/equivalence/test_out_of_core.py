@@ -1,4 +1,4 @@
-"""Out-of-core training gives the bits of in-core training (I2): any budgets, any split, one camera a step or several."""
+"""Out-of-core training gives the bits of in-core training (I2): any budgets, any parts, one camera a step or more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_other_orders_with_antialiasing(city, tmp_path, order):
 
 
 def test_cameras_that_exceed_the_arena_alone_are_split(city, tmp_path):
-    """Half of a camera's blocks fit: passes are tiles, and the bits stay."""
+    """A camera needs several times what a pass may have: it is handled in parts, and the bits stay."""
     whole = train(city, tmp_path / "in", settings(device_memory="100%", order="shuffle"))
     split = train(city, tmp_path / "out", settings(device_memory="100%", order="shuffle", max_pass_blocks=12))
     assert split.summary["passes"] > 2 * whole.summary["passes"]

@@ -24,6 +24,7 @@ from tidegs.train.session import Session, ingest_scene
 from tidegs.train.state import steps_done
 from tidegs.train.summary import build_summary
 from tidegs.train.trainer import Trainer
+from tidegs.train.watchers import LogFile, TensorBoard, Watcher, check_watchers
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class RunRequest:
     resume: bool
     evaluate: bool
     quiet: bool
+    log_file: Path | None = None
+    tensorboard: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class RunOutcome:
 
 def run_training(request: RunRequest) -> RunOutcome:
     """Trains, or goes on training. Raises TidegsError."""
+    check_watchers(request.log_file, request.tensorboard)
     result = ResultFolder(request.out)
     config = request.config.scaled()
     if request.resume:
@@ -61,11 +65,12 @@ def run_training(request: RunRequest) -> RunOutcome:
         _refuse_existing(result, store)
         assert request.scene is not None
         scene = _load(request.scene, config, request.quiet)
+        scene.require_points()
+        result.begin(config, scene, store)
+    if not (store / "root").exists():  # a new run, or one that ended while it ingested
         say(f"ingesting {scene.require_points().count:,} points into {store}", request.quiet)
         ingest_scene(scene, store, config, request.quiet)
-        result.begin(config, scene, store)
     with Session(scene, store, config, result) as session:
-        say(session.budgets.sentence(), request.quiet)
         return _train(session, request)
 
 
@@ -96,12 +101,16 @@ def _train(session: Session, request: RunRequest) -> RunOutcome:
         if request.evaluate and step in (*config.eval_steps, config.max_steps) and session.scene.test:
             evaluations[step] = evaluate_session(session, step)
             log.say(_score(step, evaluations[step]))
+            pictures = sorted(result.renders.glob(f"val_step{step:04d}_*.png"))
+            log.evaluated(step, evaluations[step].as_json(), pictures)
         if request.evaluate and step in (*config.ply_steps, config.max_steps):
             path = result.ply / f"point_cloud_{step}.ply"
             export_store(session.store, path, session.scene.transform, config.antialiased, progress=False)
 
-    log = TrainLog(result.stats / "train.jsonl", steps_done(session.store), config.max_steps, request.quiet)
+    watchers = _watchers(session, request)
+    log = TrainLog(result.stats / "train.jsonl", steps_done(session.store), config.max_steps, request.quiet, watchers)
     try:
+        log.say(session.budgets.sentence())
         trainer = Trainer(session, log, at_step)
         write_json(result.stats / "ledger.json", header(session, trainer.order.name).as_json())
         outcome = trainer.run()
@@ -110,6 +119,15 @@ def _train(session: Session, request: RunRequest) -> RunOutcome:
     summary = build_summary(session, outcome, trainer.order.name, evaluations.get(outcome.step))
     write_json(result.stats / "summary.json", summary)
     return RunOutcome(outcome.finished, outcome.step, summary)
+
+
+def _watchers(session: Session, request: RunRequest) -> list[Watcher]:
+    out: list[Watcher] = []
+    if request.log_file:
+        out.append(LogFile(request.log_file))
+    if request.tensorboard:
+        out.append(TensorBoard(session.result.root / "tb"))
+    return out
 
 
 def evaluate_session(session: Session, step: int, save: bool = True) -> Evaluation:
