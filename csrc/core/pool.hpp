@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/trace.hpp"
+
 namespace tidegs {
 
 class Pool {
@@ -29,14 +31,18 @@ public:
     }
 
     // Calls f(item, thread) for each item of [0, n), in any order, on all threads; returns when all are done. Throws the
-    // first exception of an item. Calls from several threads take turns; f must not call `run`.
+    // first exception of an item. Calls from several threads take turns; f must not call `run`. `stage` names the work
+    // in traces.
     template <class F>
-    void run(int n, F&& f) {
+    void run(int n, F&& f, const char* stage = "kernel") {
         if (n <= 0) return;
         std::lock_guard<std::mutex> one(caller_);
         auto call = [](void* context, int item, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(item, thread); };
+        stage_ = stage;
         if (wanted_ == 1 || n == 1) {
+            const Start start = Trace::get().begin();
             for (int i = 0; i < n; ++i) call(&f, i, 0);
+            Trace::get().end(stage, 0, start);
             return;
         }
         start();
@@ -99,12 +105,14 @@ private:
         }
     }
     void work(int thread) {
+        const Start start = Trace::get().begin();
         try {
             for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(context_, i, thread);
         } catch (...) {
             std::lock_guard<std::mutex> lock(mutex_);
             if (!error_) error_ = std::current_exception();
         }
+        Trace::get().end(stage_, thread, start);
     }
 
     std::mutex caller_, mutex_;
@@ -115,6 +123,7 @@ private:
     std::exception_ptr error_;
     void (*call_)(void*, int, int) = nullptr;
     void* context_ = nullptr;
+    const char* stage_ = nullptr;
     int count_ = 0;
     int wanted_ = 1;
     pid_t owner_ = 0;

@@ -56,6 +56,14 @@ public:
 
     int64_t splats() const { return splat_count_; }
     int64_t visits() const { return total_; }
+    // Pixels times splats that the last range evaluated and that counted for at least one pixel of their group.
+    int64_t evaluations() const {
+        int64_t groups = 0;
+        for (int t = 0; t + 1 < (int)starts_.size(); ++t)
+            for (int64_t v = starts_[t]; v < starts_[t] + states_[cuts_[cuts_.size() - 2] + t - blocks_.first_tile].visits; ++v)
+                groups += __builtin_popcountll(visits_[v].groups);
+        return groups * W;
+    }
     int64_t ranges() const { return (int64_t)cuts_.size() - 1; }
     int64_t visit_nbytes() const { return sizeof(Visit) + sizeof(Partial) + 1; }
 

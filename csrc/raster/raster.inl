@@ -67,8 +67,8 @@ TIDEGS_API int tidegs_raster_update(void* raster, int part, const tidegs::Blocks
     }
 }
 
-// Of the last forward pass: splats, visits of tiles by splats, ranges that the region was cut into.
+// Of the last forward pass: splats, visits of tiles by splats, ranges that the region was cut into, evaluations.
 TIDEGS_API void tidegs_raster_counts(const void* raster, int64_t* out) {
     const auto* r = static_cast<const tidegs::Rasterizer*>(raster);
-    out[0] = r->splats(), out[1] = r->visits(), out[2] = r->ranges();
+    out[0] = r->splats(), out[1] = r->visits(), out[2] = r->ranges(), out[3] = r->evaluations();
 }

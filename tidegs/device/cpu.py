@@ -48,6 +48,7 @@ class PassCounts:
     splats: int  # rows with radius > 0
     visits: int  # pairs of a tile and a splat that can touch it
     ranges: int  # consecutive parts that the scratch budget made of the region
+    evaluations: int  # pixels x splats of the last part: groups of pixels with at least one that the splat adds to
 
 
 @dataclass
@@ -246,7 +247,7 @@ class CpuDevice:
 
     def counts(self) -> PassCounts:
         """Sizes of the last forward pass."""
-        out = (ctypes.c_int64 * 3)()
+        out = (ctypes.c_int64 * 4)()
         self._lib.tidegs_raster_counts(self._opened(), out)
         return PassCounts(*out)
 
