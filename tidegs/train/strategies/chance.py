@@ -21,9 +21,13 @@ def _mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit(nogil=True, cache=True)
 def stream(seed: int, step: int, block: int) -> np.uint64:
     """The key of a block's random numbers at an event or step."""
+    return np.uint64(_stream(seed, step, block))
+
+
+@numba.njit(nogil=True, cache=True)
+def _stream(seed: int, step: int, block: int) -> np.uint64:
     key = _mix(np.uint64(seed) + _GOLDEN)
     key = _mix(key ^ np.uint64(step))
     return _mix((key + _GOLDEN) ^ np.uint64(block))

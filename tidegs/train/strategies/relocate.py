@@ -102,7 +102,7 @@ def add_children(
     """The rows of a block after `n` children were drawn, in new planes, and how many.
 
     `dead` (bool [count]): rows that make room first and are not drawn (gsplat/strategy/ops.py relocate); None: all
-    rows may be drawn (sample_add). Rows that were drawn lose their moments. Changes `planes`.
+    rows may be drawn (sample_add). Rows drawn to replace dead ones lose their moments. Changes `planes`.
     """
     drawn = draw_rows(planes.base, count, floor if dead is not None else -1.0, n, key, first)
     times = _divide(planes.base, drawn, count, floor, BINOMS)
