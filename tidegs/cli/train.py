@@ -31,22 +31,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="PRESET", help="a preset of configs/, or a YAML file of settings")
     parser.add_argument("--no-eval", action="store_true", help="no evaluation and no PLY at the end")
     add_quiet(parser)
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="also write messages and a line a minute here")
+    parser.add_argument("--tensorboard", action="store_true", help="also write scalars and images to OUT/tb")
     add_config_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    watch = {"log_file": args.log_file, "tensorboard": args.tensorboard}
     if args.resume:
         if args.store or args.out or args.config:
             raise ConfigError(
                 "--resume goes on with the result's store, folder and settings: leave out --store, --out and --config"
             )
         config = config_from_args(args, args.resume / "cfg.yml")
-        request = RunRequest(args.scene, args.resume, None, config, True, not args.no_eval, args.quiet)
+        request = RunRequest(args.scene, args.resume, None, config, True, not args.no_eval, args.quiet, **watch)
     else:
         if args.scene is None:
             raise ConfigError("give a scene folder, or --resume RESULT")
         out = args.out or Path("results") / args.scene.resolve().name
-        request = RunRequest(args.scene, out, args.store, config_from_args(args), False, not args.no_eval, args.quiet)
+        config = config_from_args(args)
+        request = RunRequest(args.scene, out, args.store, config, False, not args.no_eval, args.quiet, **watch)
     outcome = run_training(request)
     if not outcome.finished:
         say(f"stopped after step {outcome.step}; go on with: tidegs train --resume {request.out}")

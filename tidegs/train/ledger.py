@@ -68,6 +68,7 @@ def sample(session: Session) -> dict[str, Any]:
         "host_slots": budgets.host_slots,
         **{name: counters[name] for name in _SUMS},
         "image_wait_seconds": session.images.stats.waited_s,
+        "num_GS": session.num_gaussians,
         "rss": memory.resident,
         "memory": {
             "images": session.images.held_bytes,

@@ -9,20 +9,24 @@ import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from tidegs.train.watchers import MINUTE, Watcher
+
 LOG_EVERY = 10  # steps
-PLAIN_SECONDS = 60.0  # between lines where there is no terminal
 
 
 class TrainLog:
     """Collects what happened in each step and shows it."""
 
-    def __init__(self, path: Path, start: int, total: int, quiet: bool = False) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, start: int, total: int, quiet: bool = False, watchers: Sequence[Watcher] = ()
+    ) -> None:
+        self._path, self._watchers = path, watchers
         self._start, self._total = start, total
         self._begun = self._last_line = time.monotonic()
         self._losses: list[float] = []
@@ -37,7 +41,7 @@ class TrainLog:
             smoothing=0.1,
         )
         self._keep_until(start)
-        self._file = open(path, "a")  # noqa: SIM115  (closed in close)
+        self._file = open(path, "a", buffering=1)  # noqa: SIM115  (closed in close)
 
     def _keep_until(self, start: int) -> None:
         """Drops lines of steps that a resume takes again."""
@@ -78,17 +82,26 @@ class TrainLog:
             "stall": f"{100 * stalled:.0f}%",
         }
         self._bar.set_postfix(shown, refresh=False)
+        rate = (step - self._start) / max(elapsed, 1e-9)
+        text = f"step {step}/{self._total} {' '.join(f'{k} {v}' for k, v in shown.items())} {rate:.1f} it/s"
+        for watcher in self._watchers:
+            watcher.line(row, text)
         now = time.monotonic()
-        if not self._quiet and not self._terminal and (now - self._last_line >= PLAIN_SECONDS or step == self._total):
+        if not self._quiet and not self._terminal and (now - self._last_line >= MINUTE or step == self._total):
             self._last_line = now
-            rate = (step - self._start) / max(elapsed, 1e-9)
-            text = " ".join(f"{k} {v}" for k, v in shown.items())
-            print(f"step {step}/{self._total} {text} {rate:.1f} it/s", file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """A sentence for the user, above the bar."""
+        for watcher in self._watchers:
+            watcher.said(text)
         if not self._quiet:
             self._bar.write(text, file=sys.stderr)
+
+    def evaluated(self, step: int, scores: dict[str, Any], pictures: list[Path]) -> None:
+        """The test split was scored; see Watcher."""
+        for watcher in self._watchers:
+            watcher.evaluated(step, scores, pictures)
 
     def flush(self) -> None:
         """Everything so far is in the file."""
@@ -97,6 +110,8 @@ class TrainLog:
     def close(self) -> None:
         self._bar.close()
         self._file.close()
+        for watcher in self._watchers:
+            watcher.close()
 
 
 def say(text: str, quiet: bool = False) -> None:
