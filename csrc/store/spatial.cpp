@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -157,6 +158,22 @@ TIDEGS_API void tidegs_store_morton(const float* xyz, int64_t n, const double* c
         key[i] = 0;
         for (int k = 0; k < 3; ++k)
             key[i] |= tidegs::store::spread(tidegs::store::cell((xyz[3 * i + k] - center[k]) / half[k])) << k;
+    }
+}
+
+// Copies n rows of nbytes each, wherever they lie, into one array.
+TIDEGS_API void tidegs_store_gather(const uint8_t* const* row, int64_t n, int64_t nbytes, uint8_t* out) {
+    for (int64_t i = 0; i < n; ++i) std::memcpy(out + i * nbytes, row[i], nbytes);
+}
+
+// Turns n rows of floats into columns: component k of row i goes to column[k][i]. Sixteen rows, a cache line of each
+// column, at a time.
+TIDEGS_API void tidegs_store_columns(const float* const* row, int64_t n, float* const* column, int64_t components) {
+    constexpr int64_t kLine = 16;
+    for (int64_t at = 0; at < n; at += kLine) {
+        const int64_t m = std::min(kLine, n - at);
+        for (int64_t k = 0; k < components; ++k)
+            for (int64_t i = 0; i < m; ++i) column[k][at + i] = row[at + i][k];
     }
 }
 

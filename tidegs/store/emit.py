@@ -9,21 +9,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from tidegs.gaussians.layout import BASE_FIELDS
+from tidegs.gaussians.layout import RecordLayout
 from tidegs.store.block_store import BlockStore
-from tidegs.store.memory import aligned_slots
+from tidegs.store.memory import address, aligned_slots
+from tidegs.store.rows import Rows
 from tidegs.store.seeds import pack_seeds
 from tidegs.store.sizes import CLASSES, SizeHistogram
 
+POINT_DTYPE = np.dtype([("xyz", np.float32, 3), ("rgb", np.uint8, 3)])
 _BATCH_NBYTES = 8 << 20
 _JOIN_SHARE = 8  # a class that would fill less than an eighth of a block joins the next smaller one
+
+
+def gaussian_dtype(layout: RecordLayout) -> np.dtype:
+    """A Gaussian's parameters as one opaque item."""
+    return np.dtype((np.void, 4 * layout.param_components))
 
 
 class BlockWriter:
     """Cuts rows into blocks and writes them behind the caller's back, a batch at a time. Subclasses say how a block of
     rows is stored."""
 
-    def __init__(self, store: BlockStore, sizes: SizeHistogram, fill: float, slot_nbytes: int) -> None:
+    def __init__(self, store: BlockStore, sizes: SizeHistogram, fill: float, dtype: np.dtype, slot_nbytes: int) -> None:
         capacity = store.layout.capacity
         self.store = store
         self._sizes = sizes
@@ -33,22 +40,20 @@ class BlockWriter:
         self._ends = [counts[k] * np.arange(1, blocks[k] + 1) // max(1, blocks[k]) for k in range(CLASSES)]
         self._next = [0] * CLASSES  # blocks of the class that are done
         self._done = [0] * CLASSES  # rows in them
-        self._pending: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(CLASSES)]
-        self._pending_rows = [0] * CLASSES
+        self._pending: list[tuple[Rows, np.ndarray]] = [(Rows.of((), dtype), np.empty(0, np.float32))] * CLASSES
         batch = max(1, _BATCH_NBYTES // slot_nbytes)
         self._slots = [aligned_slots(batch, slot_nbytes) for _ in range(2)]
         self._batch: list[int] = []
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future | None = None
 
-    def add(self, rows: np.ndarray, log_extent: np.ndarray) -> None:
-        """Takes the next rows in spatial order and the log of each one's greatest scale."""
+    def add(self, rows: Rows, log_extent: np.ndarray) -> None:
+        """Takes the next rows in spatial order and the log of each one's greatest scale; keeps no reference."""
         classes = self._class[self._sizes.classify(log_extent)]
-        for k in np.unique(classes):
-            mine = slice(None) if classes[0] == k and np.all(classes == k) else np.flatnonzero(classes == k)
-            self._pending[k].append((rows[mine], log_extent[mine]))
-            self._pending_rows[k] += len(log_extent[mine])
-            self._cut(int(k))
+        for k in range(CLASSES):
+            mine = np.flatnonzero(classes == k)
+            if len(mine):
+                self._cut(k, rows[mine], log_extent[mine])
 
     def close(self) -> None:
         """Writes what is left; every row given to `add` is then in the store."""
@@ -61,26 +66,23 @@ class BlockWriter:
         """Ends the thread without writing more."""
         self._thread.shutdown()
 
-    def _cut(self, k: int) -> None:
-        ends = self._ends[k]
-        need = ends[self._next[k]] - self._done[k]
-        if self._pending_rows[k] < need:
-            return
-        rows = np.concatenate([r for r, _ in self._pending[k]])
-        extent = np.concatenate([e for _, e in self._pending[k]])
-        at = 0
-        while self._next[k] < len(ends) and len(extent) - at >= (need := ends[self._next[k]] - self._done[k]):
-            self._block(int(self._ids[k][self._next[k]]), rows[at : at + need], extent[at : at + need])
+    def _cut(self, k: int, rows: Rows, log_extent: np.ndarray) -> None:
+        """Makes the blocks of a class that are complete, and keeps the rest."""
+        rows = self._pending[k][0] + rows
+        log_extent = np.concatenate([self._pending[k][1], log_extent])
+        ends, at = self._ends[k], 0
+        while self._next[k] < len(ends) and len(rows) - at >= (need := int(ends[self._next[k]]) - self._done[k]):
+            part = slice(at, at + need)
+            self._block(int(self._ids[k][self._next[k]]), rows[part], log_extent[part])
             at += need
             self._next[k] += 1
             self._done[k] += need
-        self._pending[k] = [(rows[at:], extent[at:])] if at < len(extent) else []
-        self._pending_rows[k] = len(extent) - at
+        self._pending[k] = Rows.of([rows[at:].copy()], rows.dtype), log_extent[at:]
 
-    def _block(self, block: int, rows: np.ndarray, log_extent: np.ndarray) -> None:
+    def _block(self, block: int, rows: Rows, log_extent: np.ndarray) -> None:
         row = self.store.table[block : block + 1]
         xyz = self.fill(self._slots[0][len(self._batch)], rows, log_extent, row)
-        row["lo"], row["hi"] = xyz.min(axis=0), xyz.max(axis=0)
+        row["lo"], row["hi"] = xyz.min(axis=1), xyz.max(axis=1)
         row["extent"] = np.exp(np.float64(log_extent.max()))
         row["count"] = len(rows)
         self._batch.append(block)
@@ -95,8 +97,8 @@ class BlockWriter:
         self._batch = []
         self._slots.reverse()
 
-    def fill(self, slot: np.ndarray, rows: np.ndarray, log_extent: np.ndarray, table_row: np.ndarray) -> np.ndarray:
-        """Puts rows into memory as they are stored, sets opacity_mass of the table row; returns xyz [n, 3]."""
+    def fill(self, slot: np.ndarray, rows: Rows, log_extent: np.ndarray, table_row: np.ndarray) -> np.ndarray:
+        """Puts rows into memory as they are stored, sets opacity_mass of the table row; returns xyz [3, n]."""
         raise NotImplementedError
 
     def write(self, blocks: list[int], slots: list[np.ndarray]) -> None:
@@ -108,34 +110,35 @@ class SeedWriter(BlockWriter):
     """Rows are POINT_DTYPE; stored as seeds."""
 
     def __init__(self, store: BlockStore, sizes: SizeHistogram, fill: float) -> None:
-        super().__init__(store, sizes, fill, store.seed_nbytes)
+        super().__init__(store, sizes, fill, POINT_DTYPE, store.seed_nbytes)
         self._opacity = 1 / (1 + np.exp(-store.seed_opacity))
 
-    def fill(self, slot: np.ndarray, rows: np.ndarray, log_extent: np.ndarray, table_row: np.ndarray) -> np.ndarray:
-        pack_seeds(self.store.layout, rows["xyz"], log_extent, rows["rgb"], slot)
+    def fill(self, slot: np.ndarray, rows: Rows, log_extent: np.ndarray, table_row: np.ndarray) -> np.ndarray:
+        points = rows.copy()
+        pack_seeds(self.store.layout, points["xyz"], log_extent, points["rgb"], slot)
         table_row["opacity_mass"] = len(rows) * self._opacity
-        return rows["xyz"]
+        return points["xyz"].T
 
     def write(self, blocks: list[int], slots: list[np.ndarray]) -> None:
         self.store.write_seeds(blocks, slots)
 
 
 class GaussianWriter(BlockWriter):
-    """Rows are float32 [n, param_components]; stored as parameters."""
+    """Rows are gaussian_dtype; stored as parameters."""
 
     def __init__(self, store: BlockStore, sizes: SizeHistogram, fill: float) -> None:
-        super().__init__(store, sizes, fill, store.layout.record_nbytes)
+        super().__init__(store, sizes, fill, gaussian_dtype(store.layout), store.layout.record_nbytes)
 
-    def fill(self, slot: np.ndarray, rows: np.ndarray, log_extent: np.ndarray, table_row: np.ndarray) -> np.ndarray:
-        layout, n, at = self.store.layout, len(rows), 0
-        for plane in ("base", "rest"):
-            values = layout.view(slot, plane)
-            values[:, :n] = rows[:, at : at + len(values)].T
+    def fill(self, slot: np.ndarray, rows: Rows, log_extent: np.ndarray, table_row: np.ndarray) -> np.ndarray:
+        layout, n = self.store.layout, len(rows)
+        planes = [layout.view(slot, plane) for plane in ("base", "rest")]
+        steps = [address(p) + np.arange(len(p), dtype=np.uint64) * np.uint64(p.strides[0]) for p in planes]
+        rows.fill_columns(np.concatenate(steps))
+        for values in planes:
             values[:, n:] = 0
-            at += len(values)
         opacity = layout.field(slot, "opacities")[0, :n].astype(np.float64)
         table_row["opacity_mass"] = (1 / (1 + np.exp(-opacity))).sum()
-        return rows[:, BASE_FIELDS["means"]]
+        return layout.field(slot, "means")[:, :n]
 
     def write(self, blocks: list[int], slots: list[np.ndarray]) -> None:
         self.store.write(blocks, slots)

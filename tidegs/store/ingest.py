@@ -17,20 +17,19 @@ from tqdm import tqdm
 from tidegs.errors import FormatError
 from tidegs.gaussians.layout import BASE_FIELDS, RecordLayout
 from tidegs.store.block_store import BlockStore
-from tidegs.store.emit import BlockWriter, GaussianWriter, SeedWriter
+from tidegs.store.emit import POINT_DTYPE, BlockWriter, GaussianWriter, SeedWriter, gaussian_dtype
 from tidegs.store.files import Files
 from tidegs.store.grid import Buckets, Grid, partition
 from tidegs.store.halo import ANSWER_DTYPE, BEST_DTYPE, QUERY_DTYPE, SCALE_DTYPE, initial_scales
+from tidegs.store.rows import Rows, spatial_order
 from tidegs.store.seeds import INIT_OPACITY_LOGIT
 from tidegs.store.sizes import SizeHistogram
 from tidegs.store.spatial import Sample, morton
 from tidegs.store.spool import Spool, put_grouped
 
-_SORT_NBYTES = 160  # a row's key, place in the order, tree and distances
-Rows = Callable[[np.ndarray], np.ndarray]
-Parts = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
+_SORT_NBYTES = 160  # a row's key, address, place in the order, tree and distances
+Values = Callable[[np.ndarray], np.ndarray]
 HALO_SPOOLS = {"best": BEST_DTYPE, "query": QUERY_DTYPE, "answer": ANSWER_DTYPE, "scale": SCALE_DTYPE}
-POINT_DTYPE = np.dtype([("xyz", np.float32, 3), ("rgb", np.uint8, 3)])
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,9 @@ def ingest_points(
     with _Work(path, layout, options, logit, POINT_DTYPE, files) as work:
         work.gather(rows(), xyz, xyz)
         buckets = work.distribute(xyz)
-        work.sort(buckets, xyz)
         spool = {n: work.spool(n, d) for n, d in HALO_SPOOLS.items()}
-        initial_scales(work.sorted, buckets, options.init_scale, work.sizes, spool)
-        writer = SeedWriter(work.store, work.sizes, options.fill)
-        work.emit(buckets, writer, lambda b, r: (r, spool["scale"].get(b)))
+        initial_scales(work.rows, buckets, options.init_scale, work.sizes, spool)
+        work.emit(buckets, SeedWriter(work.store, work.sizes, options.fill), xyz, spool["scale"].get)
         return work.finish(meta)
 
 
@@ -90,7 +87,7 @@ def ingest_gaussians(
     """A new store from chunks of Gaussians float32 [n, layout.param_components]: means, quats, scales, opacities, sh0,
     then shN (component 3k + channel), values as in records. Errors as `ingest_points`."""
     options = options or IngestOptions()
-    dtype = np.dtype((np.void, 4 * layout.param_components))
+    dtype = gaussian_dtype(layout)
     means, scales = BASE_FIELDS["means"], BASE_FIELDS["scales"]
 
     def values(rows: np.ndarray) -> np.ndarray:
@@ -106,14 +103,14 @@ def ingest_gaussians(
         return np.ascontiguousarray(values(rows)[:, means])
 
     def log_extent(rows: np.ndarray) -> np.ndarray:
-        return values(rows)[:, scales].max(axis=1)
+        x, y, z = values(rows)[:, scales].T
+        return np.maximum(np.maximum(x, y), z)
 
     with _Work(path, layout, options, INIT_OPACITY_LOGIT, dtype, files) as work:
-        work.gather(rows(), xyz, values)
+        work.gather(rows(), xyz, values, lambda rows: work.sizes.add(log_extent(rows)))
         buckets = work.distribute(xyz)
-        work.sort(buckets, xyz, lambda rows: work.sizes.add(log_extent(rows)))
         writer = GaussianWriter(work.store, work.sizes, options.fill)
-        work.emit(buckets, writer, lambda b, r: (values(r), log_extent(r)))
+        work.emit(buckets, writer, xyz, lambda b: np.concatenate([log_extent(r) for r in work.rows.chunks(b)]))
         return work.finish(meta)
 
 
@@ -138,8 +135,7 @@ class _Work:
         self.sizes = SizeHistogram()
         self._sample = Sample()
         self.store = BlockStore.create(path, layout, seed_opacity, files=self._files)
-        self._rows = self.spool("rows", dtype)
-        self.sorted = self.spool("sorted", dtype)
+        self.rows = self.spool("rows", dtype)
         self._bar = tqdm(unit=" rows", unit_scale=True, desc="reading", disable=not options.progress)
 
     def __enter__(self) -> _Work:
@@ -162,57 +158,62 @@ class _Work:
         self._spools.append(spool)
         return spool
 
-    def gather(self, chunks: Iterable[np.ndarray], xyz: Rows, numbers: Rows) -> None:
+    def gather(
+        self,
+        chunks: Iterable[np.ndarray],
+        xyz: Values,
+        numbers: Values,
+        see: Callable[[np.ndarray], None] | None = None,
+    ) -> None:
         """Takes all input; `numbers` gives what must be finite."""
         for rows in chunks:
-            bad = np.flatnonzero(~np.isfinite(numbers(rows)).all(axis=1))
-            if len(bad):
-                raise FormatError(
-                    f"row {self._rows.rows + bad[0]} of the input is not finite: remove such rows from it"
-                )
+            self._check_finite(numbers(rows))
             self._sample.add(xyz(rows))
-            self._rows.put(0, rows)
+            if see:
+                see(rows)
+            self.rows.put(0, rows)
             self._bar.update(len(rows))
-        if self._rows.rows == 0:
+        if self.rows.rows == 0:
             raise FormatError("the input holds no points: a store needs at least one")
 
-    def distribute(self, xyz: Rows) -> Buckets:
+    def _check_finite(self, numbers: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            if np.isfinite(numbers.sum()):  # quick, and false for all that is not finite
+                return
+        bad = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
+        if len(bad):
+            raise FormatError(f"row {self.rows.rows + bad[0]} of the input is not finite: remove such rows from it")
+
+    def distribute(self, xyz: Values) -> Buckets:
         """Splits the rows by space into buckets that fit in memory each."""
-        cells = Grid.of(self._sample.box(), self._rows.rows)
-        most = max(1, self._options.memory_budget // 2 // (2 * self._dtype.itemsize + _SORT_NBYTES))
-        if self._rows.rows <= most:
+        cells = Grid.of(self._sample.box(), self.rows.rows)
+        most = max(1, self._options.memory_budget // 2 // (self._dtype.itemsize + _SORT_NBYTES))
+        if self.rows.rows <= most:
             return Buckets(cells, np.zeros(cells.cells, np.int32), 1)
         counts = np.zeros(cells.cells, np.int64)
-        for rows in self._phase("counting", self._rows.chunks(0)):
+        for rows in self._phase("counting", self.rows.chunks(0)):
             counts += np.bincount(cells.cell_of(xyz(rows)), minlength=cells.cells)
         buckets = partition(counts, cells, most)
         parts = self.spool("parts", self._dtype)
-        for rows in self._phase("distributing", self._rows.chunks(0)):
+        for rows in self._phase("distributing", self.rows.chunks(0)):
             bucket = buckets.of(xyz(rows))
             order = np.argsort(bucket, kind="stable")
             put_grouped(parts, bucket[order], rows[order])
-        self._rows.close()
-        self._rows = parts
+        self.rows.close()
+        self.rows = parts
         return buckets
 
-    def sort(self, buckets: Buckets, xyz: Rows, see: Callable[[np.ndarray], None] | None = None) -> None:
-        """Puts each bucket in the order of Morton keys; equal keys by the rows' bytes."""
-        for b in self._phase("sorting", range(buckets.count)):
-            rows = self._rows.get(b)
-            self._rows.drop(b)
-            rows = rows[_order(morton(xyz(rows), buckets.grid.box), rows)]
-            if see and len(rows):
-                see(rows)
-            self.sorted.put(b, rows)
-
-    def emit(self, buckets: Buckets, writer: BlockWriter, parts: Parts) -> None:
-        """Writes all blocks; `parts` gives what the writer takes, for a bucket and its rows."""
+    def emit(self, buckets: Buckets, writer: BlockWriter, xyz: Values, log_extent: Callable[[int], np.ndarray]) -> None:
+        """Writes all blocks, each bucket in the order of Morton keys; `log_extent` of the rows of a bucket."""
         self._writer = writer
         for b in self._phase("writing", range(buckets.count)):
-            rows = self.sorted.get(b)
-            self.sorted.drop(b)
-            if len(rows):
-                writer.add(*parts(b, rows))
+            rows = Rows.of(self.rows.chunks(b), self._dtype)
+            if len(rows) == 0:
+                continue
+            keys = np.concatenate([morton(xyz(part), buckets.grid.box) for part in rows.held])
+            order = spatial_order(keys, rows)
+            writer.add(rows[order], log_extent(b)[order])
+            self.rows.drop(b)
         writer.close()
 
     def finish(self, meta: bytes) -> BlockStore:
@@ -225,17 +226,3 @@ class _Work:
         self._bar.close()
         self._bar = tqdm(steps, desc=name, disable=not self._options.progress, leave=False)
         return self._bar
-
-
-def _order(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The permutation that sorts rows by key, and rows of equal keys by their bytes."""
-    order = np.argsort(keys)
-    keys = keys[order]
-    same = keys[1:] == keys[:-1]
-    if not same.any():
-        return order
-    tied = np.flatnonzero(np.concatenate([same, [False]]) | np.concatenate([[False], same]))
-    bits = np.ascontiguousarray(rows[order[tied]]).view(np.uint8).reshape(len(tied), -1)
-    by = np.lexsort([*bits.T, keys[tied]])
-    order[tied] = order[tied][by]
-    return order

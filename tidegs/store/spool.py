@@ -49,7 +49,7 @@ class Spool:
 
     def get(self, bucket: int) -> np.ndarray:
         """All rows of a bucket."""
-        parts = [*self._stored(bucket), *self._memory[bucket]]
+        parts = list(self.chunks(bucket))
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, self._dtype)
@@ -57,7 +57,7 @@ class Spool:
     def chunks(self, bucket: int) -> Iterator[np.ndarray]:
         """The rows of a bucket, piece by piece."""
         yield from self._stored(bucket)
-        yield from self._memory[bucket]
+        yield from self._memory.get(bucket, ())
 
     def drop(self, bucket: int) -> None:
         """Forgets what memory holds of a bucket."""
