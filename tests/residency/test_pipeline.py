@@ -67,7 +67,7 @@ class Rig:
             assert np.array_equal(record, self.model[b, : LAYOUT.record_nbytes]), f"block {b}"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     blocks=st.integers(80, 200),

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegs.errors import CapacityError
 from tidegs.residency.index import build_index
-from tidegs.residency.passes import PassPlan, PassPlanner, Step
-from tidegs.residency.planner import NO_MOVES, Planner
+from tidegs.residency.moves import NO_MOVES
+from tidegs.residency.passes import PassPlan, PassPlanner
+from tidegs.residency.planner import Planner
+from tidegs.residency.schedule import Step
 from tidegs.residency.visibility import working_sets
 
 MAX_QUEUE = 64  # passes
@@ -139,10 +140,7 @@ class Horizon:
     def _predict(self) -> bool:
         if len(self.queue) >= MAX_QUEUE or not self._peek(1):
             return False
-        try:
-            passes = self._predicted.step(self._peeked[0], self._render)
-        except CapacityError:  # maybe only by the inflated bounds; the exact step will tell
-            return False
+        passes = self._predicted.step(self._peeked[0], self._render)
         step, visit = self._take()
         self.queue.extend(self._timed(passes, step, visit))
         self._known.append(_Known(step, visit, len(passes)))
@@ -155,7 +153,7 @@ class Horizon:
 
     def _admit(self, due: Due) -> None:
         if not due.admitted:
-            self._planner.admit(due.plan.ids, due.later, due.last_visit)
+            self._planner.admit(due.plan.ids, due.later, int(due.time), due.last_visit)
             due.admitted = True
 
     def _retract(self, due: Due) -> None:

@@ -11,59 +11,95 @@ import numba
 import numpy as np
 
 NEVER = 1e18  # later than any visit
+_NONE = np.iinfo(np.int32).max
 
 
 class NextUse(NamedTuple):
-    """Visits of each block, ascending, as CSR: `times[offsets[b]:offsets[b + 1]]` relative to `base`.
+    """For each visit and each block that it needs, the next visit that needs the block.
 
-    A visit is one camera of one step; visits are numbered along the order. `cursor` moves forward with the queries.
+    A visit is one camera of one step. Visits base, base + 1, ... need the working sets number `order[i]` of the CSR
+    `offsets`, `ids`; `later[starts[i]:]` runs along that set. All visits inside are relative to `base`.
     """
 
-    offsets: np.ndarray  # int64 [blocks + 1]
-    times: np.ndarray  # int32 [uses]
-    cursor: np.ndarray  # int64 [blocks]
+    offsets: np.ndarray  # int64 [views + 1]
+    ids: np.ndarray  # int32 [entries], ascending in each view
+    order: np.ndarray  # int64 [visits]
+    starts: np.ndarray  # int64 [visits + 1]
+    later: np.ndarray  # int32 [uses]; _NONE where there is no later visit
+    first: np.ndarray  # int32 [blocks], first visit of all
     base: int
 
 
 def empty_index(blocks: int) -> NextUse:
     """An index that knows no visits: no block is ever used again."""
-    return NextUse(np.zeros(blocks + 1, np.int64), np.empty(0, np.int32), np.zeros(blocks, np.int64), 0)
+    return build_index(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.int64), blocks, 0)
 
 
 def build_index(offsets: np.ndarray, ids: np.ndarray, order: np.ndarray, blocks: int, base: int) -> NextUse:
-    """The index of visits base, base + 1, ...: visit base + i needs the working set (CSR `offsets`, `ids`, as from
-    `visibility.working_sets`) number order[i] (int)."""
-    starts, times = _invert(offsets, ids, np.asarray(order, np.int64), blocks)
-    return NextUse(starts, times, starts[:-1].copy(), base)
+    """The index of visits base + i that need the working sets number order[i] (int) of `offsets`, `ids` (CSR, as from
+    `visibility.working_sets`). 4 bytes a use."""
+    order = np.asarray(order, np.int64)
+    starts = np.zeros(len(order) + 1, np.int64)
+    np.cumsum((offsets[1:] - offsets[:-1])[order], out=starts[1:])
+    later = np.empty(starts[-1], np.int32)
+    first = np.full(blocks, _NONE, np.int32)
+    _link_uses(offsets, ids, order, starts, later, first)
+    return NextUse(offsets, ids, order, starts, later, first, base)
 
 
 @numba.njit(nogil=True, cache=True)
-def _invert(offsets: np.ndarray, ids: np.ndarray, order: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    repeats = np.zeros(len(offsets) - 1, np.int64)
-    for view in order:
-        repeats[view] += 1
-    starts = np.zeros(blocks + 1, np.int64)
-    for view in range(len(repeats)):
-        for i in range(offsets[view], offsets[view + 1]):
-            starts[ids[i] + 1] += repeats[view]
-    for b in range(blocks):
-        starts[b + 1] += starts[b]
-    at = starts[:-1].copy()
-    times = np.empty(starts[-1], np.int32)
-    for t in range(len(order)):
-        view = order[t]
-        for i in range(offsets[view], offsets[view + 1]):
-            b = ids[i]
-            times[at[b]] = t
-            at[b] += 1
-    return starts, times
+def _link_uses(
+    offsets: np.ndarray, ids: np.ndarray, order: np.ndarray, starts: np.ndarray, later: np.ndarray, first: np.ndarray
+) -> None:
+    for t in range(len(order) - 1, -1, -1):
+        begin = offsets[order[t]]
+        for i in range(starts[t + 1] - starts[t]):
+            b = ids[begin + i]
+            later[starts[t] + i] = first[b]
+            first[b] = t
 
 
 @numba.njit(nogil=True, cache=True)
-def next_use(index: NextUse, block: int, after: float) -> float:
-    """The first visit later than `after` that needs the block, or NEVER. For each block, ask in ascending order."""
-    at, end = index.cursor[block], index.offsets[block + 1]
-    while at < end and index.times[at] + index.base <= after:
-        at += 1
-    index.cursor[block] = at
-    return np.float64(index.times[at] + index.base) if at < end else NEVER
+def uses_after(index: NextUse, blocks: np.ndarray, visit: int, after: int, out: np.ndarray) -> None:
+    """out[i] = the first visit later than `after` that needs blocks[i] (ascending), all of them needed by `visit`."""
+    t = visit - index.base
+    if t < 0 or t >= len(index.order):
+        out[: len(blocks)] = NEVER
+        return
+    at, end = index.offsets[index.order[t]], index.offsets[index.order[t] + 1]
+    shift = index.starts[t] - at
+    for i in range(len(blocks)):
+        while at < end and index.ids[at] < blocks[i]:
+            at += 1
+        if at < end and index.ids[at] == blocks[i]:
+            out[i] = _follow(index, blocks[i], index.later[at + shift], after)
+        else:  # not foreseen: nothing is known of it
+            out[i] = NEVER
+
+
+@numba.njit(nogil=True, cache=True)
+def use_after(index: NextUse, block: int, known: float, after: float) -> float:
+    """The first visit later than `after` that needs the block, which is needed by visit `known` <= after."""
+    if known >= NEVER:
+        return NEVER
+    return _follow(index, block, np.int64(known) - index.base, after)
+
+
+@numba.njit(nogil=True, cache=True)
+def first_use_after(index: NextUse, block: int, after: float) -> float:
+    """The first visit later than `after` that needs the block; `after` should be near the index's base."""
+    return _follow(index, block, index.first[block], after)
+
+
+@numba.njit(nogil=True, cache=True)
+def _follow(index: NextUse, block: int, t: int, after: float) -> float:
+    """Goes along the uses of a block, from visit `t`, until one is later than `after`."""
+    while t != _NONE and t + index.base <= after:
+        if t < 0 or t >= len(index.order):
+            return NEVER
+        begin, end = index.offsets[index.order[t]], index.offsets[index.order[t] + 1]
+        at = begin + np.searchsorted(index.ids[begin:end], block)
+        if at == end or index.ids[at] != block:
+            return NEVER
+        t = np.int64(index.later[index.starts[t] + at - begin])
+    return np.float64(t + index.base) if t != _NONE else NEVER

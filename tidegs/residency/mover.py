@@ -15,7 +15,7 @@ from tidegs.device.base import Device
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.residency.counters import LINKS, Counters
 from tidegs.residency.hostcache import HostCache
-from tidegs.residency.planner import (
+from tidegs.residency.moves import (
     ARENA_SLOT,
     BATCH,
     BLOCK,

@@ -21,8 +21,9 @@ from tidegs.residency.counters import Counters
 from tidegs.residency.horizon import Due, Horizon
 from tidegs.residency.hostcache import HostCache
 from tidegs.residency.mover import Mover
-from tidegs.residency.passes import Pass, PassPlan, PassPlanner, Step
+from tidegs.residency.passes import Pass, PassPlan, PassPlanner
 from tidegs.residency.planner import Loan, Planner
+from tidegs.residency.schedule import Step
 from tidegs.residency.visibility import Bounds
 from tidegs.store.base import Store
 
@@ -55,8 +56,8 @@ class Residency:
         split (default: the arena). `events`: entries kept of a timeline. Raises CapacityError."""
         if arena_slots < 1 or host_slots < 1:
             raise CapacityError(
-                f"the budgets give {arena_slots} arena slots and {host_slots} host slots of {layout.slot_nbytes} bytes: give "
-                f"each of --device-memory and --host-memory room for at least 1"
+                f"the budgets give {arena_slots} arena slots and {host_slots} host slots of {layout.slot_nbytes} bytes "
+                f"each: give each of --device-memory and --host-memory room for at least 1"
             )
         self.layout, self.counters = layout, Counters(events)
         self._store, self._settings = store, settings
