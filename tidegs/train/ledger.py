@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 
 from tidegs.config import parse_memory
@@ -11,6 +12,7 @@ from tidegs.report.ledger import PLANE_OWNERS, LedgerHeader, ProcessMemory, slot
 from tidegs.store.format import NOTHING, PLANES, SEEDS, seed_nbytes
 
 if TYPE_CHECKING:
+    from tidegs.store.block_store import BlockStore
     from tidegs.train.session import Session
 
 # Of csrc/raster: a visit is a pair of a tile and a splat that can touch it, with its share of partial gradients.
@@ -75,24 +77,34 @@ def sample(session: Session) -> dict[str, Any]:
             "rasterizer": _rasterizer_bytes(session),
             "code": memory.code,
             "pinned": memory.pinned,
-            "disk": disk_bytes(session),
+            "disk": disk_bytes(session.store),
         },
     }
 
 
-def disk_bytes(session: Session) -> dict[str, int]:
+def disk_bytes(store: BlockStore) -> dict[str, int]:
     """Bytes that the newest records hold on disk, by owner; untouched blocks are "seeds"."""
-    layout, table = session.store.layout, session.store.table
-    seeds = int(np.count_nonzero((table["kind"] == SEEDS) & (table["count"] > 0)))
-    stored = table["planes"][(table["kind"] != SEEDS) & (table["kind"] != NOTHING)]
-    sets, counts = np.unique(stored, return_counts=True)
+    layout = store.layout
+    seeds, counts = _count_records(store.table)
     out = dict.fromkeys((*dict.fromkeys(PLANE_OWNERS.values()), "seeds"), 0)
     out["seeds"] = seeds * seed_nbytes(layout)
-    for planes, count in zip(sets.tolist(), counts.tolist(), strict=True):
+    for planes in np.flatnonzero(counts).tolist():
         for bit, plane in enumerate(PLANES):
             if planes >> bit & 1:
-                out[PLANE_OWNERS[plane]] += count * layout.plane_nbytes(plane)
+                out[PLANE_OWNERS[plane]] += int(counts[planes]) * layout.plane_nbytes(plane)
     return out
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_records(table: np.ndarray) -> tuple[int, np.ndarray]:
+    """Blocks stored as seeds, and the others by their set of planes, int64 [2^planes]."""
+    seeds, counts = 0, np.zeros(1 << len(PLANES), np.int64)
+    for row in table:
+        if row["kind"] == SEEDS:
+            seeds += row["count"] > 0
+        elif row["kind"] != NOTHING:
+            counts[row["planes"]] += 1
+    return seeds, counts
 
 
 def _rasterizer_bytes(session: Session) -> int:
