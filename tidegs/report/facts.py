@@ -12,7 +12,14 @@ from typing import Any
 from tidegs.report.result import RunData
 
 LINKS = {"read": "SSD to host", "upload": "host to device", "download": "device to host", "write": "host to SSD"}
-TIERS = {"arena": "arena", "host": "host cache", "images": "images", "rasterizer": "rasterizer", "rss": "process (RSS)"}
+TIERS = {
+    "arena": "arena",
+    "host": "host cache",
+    "images": "images",
+    "rasterizer": "rasterizer",
+    "rss": "process (RSS)",
+    "disk": "records on SSD",
+}
 
 
 def collect(run: RunData) -> dict[str, Any]:
@@ -115,7 +122,10 @@ def tier_series(run: RunData, tier: str) -> list[int]:
         return [r[f"{tier}_used"] * slot for r in rows] if slot and all(f"{tier}_used" in r for r in rows) else []
     if tier == "rss":
         return [r["rss"] for r in rows if "rss" in r]
-    return [r["memory"].get(tier, 0) for r in rows] if rows and all(tier in r.get("memory", {}) for r in rows) else []
+    if not rows or not all(tier in r.get("memory", {}) for r in rows):
+        return []
+    found = [r["memory"][tier] for r in rows]
+    return [sum(f.values()) for f in found] if tier == "disk" else found
 
 
 def slot_bytes(run: RunData) -> int | None:
@@ -136,6 +146,8 @@ def owners_at(run: RunData, tier: str, row: dict[str, Any]) -> dict[str, int]:
         return {**out, "free": free} if out else {}
     if tier == "rss" and run.ledger:
         return _process_owners(run, row)
+    if tier == "disk":
+        return {k: v for k, v in row.get("memory", {}).get("disk", {}).items() if v}
     return {}
 
 

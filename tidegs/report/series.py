@@ -78,12 +78,12 @@ def _tiers(run: RunData, edges: list[int]) -> dict[str, list[int]]:
 def _owners(run: RunData, chosen: list[dict[str, Any]]) -> dict[str, dict[str, list[int]]]:
     """For each tier, the bytes of each owner."""
     out: dict[str, dict[str, list[int]]] = {}
-    for tier in ("arena", "host", "rss"):
-        if tier == "rss" and not all("rss" in r for r in chosen):
+    for tier in ("arena", "host", "rss", "disk"):
+        if not tier_series(run, tier):
             continue
-        found = [owners_at(run, tier, r) for r in chosen if f"{tier}_used" in r or tier == "rss"]
+        found = [owners_at(run, tier, r) for r in chosen]
         names = list(dict.fromkeys(name for one in found for name in one))
-        if names and len(found) == len(chosen):
+        if names:
             out[tier] = {name: [one.get(name, 0) for one in found] for name in names}
     return out
 

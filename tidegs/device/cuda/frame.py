@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from tidegs.device.base import BlockUpdates, Frame, LossValue, View
-from tidegs.device.cuda.staging import Pending
+from tidegs.device.cuda.staging import Pending, to_device
+from tidegs.device.cuda.windows import Window
+from tidegs.errors import DeviceError
 
 
 class CudaFrame(Frame):
@@ -20,6 +22,35 @@ class CudaFrame(Frame):
         self.coverage = torch.zeros(view.height, view.width, device=device)
         self.distance = torch.zeros(view.height, view.width, device=device) if with_depth else None
         self.grad: Tensor | None = None
+
+    def clear(self, background: tuple[float, float, float]) -> None:
+        """An image of nothing."""
+        self.rgb = to_device(np.array(background, np.float32), self.rgb.device).expand_as(self.rgb).contiguous()
+        self.coverage = torch.zeros_like(self.coverage)
+        self.distance = None if self.distance is None else torch.zeros_like(self.distance)
+
+    @torch.no_grad()
+    def put(self, window: Window, rgb: Tensor, alpha: Tensor, depth: Tensor | None) -> None:
+        """What was drawn in a window; taken as it is where the window is the image."""
+        if rgb.shape == self.rgb.shape:
+            self.rgb, self.coverage = rgb, alpha
+            self.distance = None if self.distance is None else depth
+            return
+        self.rgb[window.there] = rgb
+        self.coverage[window.there] = alpha
+        if self.distance is not None and depth is not None:
+            self.distance[window.there] = depth
+
+    def check_size(self, height: int, width: int) -> None:
+        """Raises DeviceError where a view is of another size."""
+        if self.rgb.shape[:2] != (height, width):
+            raise DeviceError(f"the frame is {list(self.rgb.shape[:2])}, the view {[height, width]} pixels")
+
+    def check_target(self, target: np.ndarray) -> None:
+        """Raises DeviceError where an image to compare with is not one."""
+        if target.shape != tuple(self.rgb.shape) or target.dtype != np.uint8:
+            wanted = list(self.rgb.shape)
+            raise DeviceError(f"the target image is {target.dtype} {list(target.shape)}: give uint8 {wanted}")
 
     @property
     def image(self) -> np.ndarray:  # type: ignore[override]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegs.device.base import AdamSettings, PassBlocks, RenderSettings, View
+from tidegs.device.base import AdamSettings, BlockFlags, RenderSettings, View
 
 RADIUS_SIGMAS = 3.33  # gsplat's greatest radius
 ALPHA_THRESHOLD = 1.0 / 255.0  # gsplat's least alpha
@@ -26,10 +26,18 @@ class Blocks:
     slots: Tensor  # int32 [n]
     counts: Tensor  # int32 [n]
     flags: np.ndarray  # uint8 [n], BlockFlags, on the host
-    on_host: PassBlocks
 
     def __len__(self) -> int:
         return len(self.flags)
+
+    def flagged(self, flag: BlockFlags) -> np.ndarray:
+        """bool [n]: blocks with the flag."""
+        return (self.flags & np.uint8(flag)) != 0
+
+    @property
+    def all_alone(self) -> bool:
+        """Whether no other camera of the step needs any of them."""
+        return bool((self.flagged(BlockFlags.FIRST_OF_STEP) & self.flagged(BlockFlags.LAST_OF_STEP)).all())
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
   const COLORS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)"];
   const OWNERS = {
     parameters: COLORS[0], moments: COLORS[1], gradients: COLORS[2], statistics: COLORS[3], free: "var(--free)",
-    code: COLORS[6], Python: COLORS[5], arena: COLORS[0], "host cache": COLORS[1], images: COLORS[2], rasterizer: COLORS[3],
+    seeds: COLORS[6], code: COLORS[6], Python: COLORS[5], arena: COLORS[0], "host cache": COLORS[1], images: COLORS[2], rasterizer: COLORS[3],
     "block table": COLORS[4], other: "var(--free)",
   };
 
@@ -197,6 +197,7 @@
     const budget = (tier) => [{ y: (F.tiers[tier] || {}).budget, name: "budget" }];
     drawn("arena", "Arena over time", budget("arena"));
     drawn("host", "Host cache over time", budget("host"));
+    drawn("disk", "Records on SSD over time", [], "Payload of the newest records. A block that was never touched is stored as its seed points; planes that are all zero are not stored.");
     if ((C.tiers || {}).images) drawn("images", "Decoded images over time", budget("images"));
   }
 
