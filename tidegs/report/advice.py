@@ -66,7 +66,7 @@ def _about_blocks(facts: dict[str, Any]) -> Iterator[str]:
     sets = facts["working_set"]
     if sets and slot and sets["split_share"]:
         yield (
-            f"{sets['split_share']:.0%} of the cameras need more blocks than the arena holds and are rendered in parts; "
+            f"{sets['split_share']:.0%} of the cameras need more blocks than the arena has and are rendered in parts; "
             f"--device-memory {human(sets['greatest'] * slot)} would hold any of them whole."
         )
 
