@@ -62,7 +62,7 @@ def open_order(
             tour, window = locality_tour(chosen), TRAJECTORY_WINDOW
         else:
             bounds = Bounds(table)
-            planes = np.stack([view_planes(v, settings, None, 0.0) for v in chosen])
+            planes = np.stack([view_planes(v, settings) for v in chosen])
             offsets, ids = working_sets(bounds, planes)
             tour = cache_tour(offsets, ids, len(table), budgets.arena_slots)
             window = window_for(offsets, ids, tour, budgets.arena_slots)
