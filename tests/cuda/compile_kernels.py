@@ -20,7 +20,7 @@ from tests.device.harness import look
 from tidegs.device.base import AdamSettings, PassBlocks, RenderSettings
 from tidegs.device.cuda import kernels, launch, ssim, ssim_kernels
 from tidegs.device.cuda.arena import Arena
-from tidegs.device.cuda.paint import _blocks_on
+from tidegs.device.cuda.device import _blocks_on
 from tidegs.device.cuda.rows import adam_numbers, camera_of, culling_of, empty_params
 from tidegs.gaussians.layout import RecordLayout
 
@@ -44,7 +44,7 @@ def record() -> list[Recorder]:
         for name in [n for n in vars(module) if n.endswith("_kernel")]:
             recorders.append(Recorder(getattr(module, name)))
             setattr(module, name, recorders[-1])
-    layout = RecordLayout(4096, 3, with_carry=True, with_grads=True)
+    layout = RecordLayout(4096, 3, with_grads=True)
     arena = Arena(layout, 1, torch.device("cpu"))
     blocks = PassBlocks(np.zeros(1, np.int32), np.full(1, 4000, np.int32), np.full(1, 15, np.uint8))
     held = _blocks_on(torch.device("cpu"), blocks)
@@ -56,8 +56,6 @@ def record() -> list[Recorder]:
     launch.add_grads(arena, held, rows, take, params, params)
     launch.adam_marked(arena, held.slots, held.counts, 3, numbers)
     launch.bounds(arena, held)
-    launch.load_carry(arena, held, rows, take)
-    launch.store_carry(arena, held, rows, take, torch.zeros(70, 12))
     ssim.l1_ssim(torch.zeros(48, 64, 3), torch.zeros(48, 64, 3, dtype=torch.uint8), 0.2, 1.0)
     return recorders
 

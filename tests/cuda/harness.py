@@ -16,7 +16,6 @@ from tidegs.device.base import (
     Device,
     Frame,
     PassBlocks,
-    Region,
     RenderSettings,
     View,
 )
@@ -25,6 +24,7 @@ from tidegs.device.cuda.device import CudaDevice
 from tidegs.gaussians.layout import RecordLayout
 
 PLANES = ("base", "rest", "m_base", "m_rest", "v_base", "v_rest")
+BOTH = BlockFlags.FIRST_OF_STEP | BlockFlags.LAST_OF_STEP
 ADAM = AdamSettings(lrs=(1e-3, 2e-3, 5e-3, 5e-2, 2.5e-3, 1.25e-4), step=3)
 
 
@@ -37,7 +37,7 @@ class Held:
     cuts: list[int]
     slots: list[int]
 
-    def blocks(self, flags: BlockFlags | int = BlockFlags.ALL, chosen: list[int] | None = None) -> PassBlocks:
+    def blocks(self, flags: BlockFlags | int = BOTH, chosen: list[int] | None = None) -> PassBlocks:
         chosen = list(range(len(self.slots))) if chosen is None else chosen
         counts = np.diff(self.cuts)[chosen].astype(np.int32)
         slots = np.array([self.slots[i] for i in chosen], np.int32)
@@ -69,8 +69,8 @@ def hold(device: Device, scene: Scene, layout: RecordLayout, cuts: list[int] | N
     return Held(device, layout, cuts, slots)
 
 
-def layout_for(capacity: int = 64, sh_degree: int = 3, carry: bool = True, grads: bool = True) -> RecordLayout:
-    return RecordLayout(capacity, sh_degree, with_carry=carry, with_grads=grads)
+def layout_for(capacity: int = 64, sh_degree: int = 3, grads: bool = True) -> RecordLayout:
+    return RecordLayout(capacity, sh_degree, with_grads=grads)
 
 
 def cuda_on_cpu(streams: RecordedStreams | None = None) -> CudaDevice:
@@ -91,31 +91,27 @@ def step(
     held: Held,
     view: View,
     settings: RenderSettings | None = None,
-    flags: BlockFlags | int = BlockFlags.ALL,
-    regions: list[Region] | None = None,
+    flags: BlockFlags | int = BOTH,
+    parts: list[list[int]] | None = None,
     adam: AdamSettings = ADAM,
     target: np.ndarray | None = None,
-    ssim_lambda: float = 0.2,
+    depth: bool = False,
 ) -> tuple[Frame, list[BlockUpdates]]:
-    """One camera, in one pass or a pass for each region (as residency orders them: the first one is "whole").
-
-    `flags` are those of a camera in one pass; of several passes, the first takes FIRST_*, the last LAST_*.
-    """
+    """One camera, its blocks in one part or in several; updates come in order of parts."""
     settings, device = settings or RenderSettings(), held.device
-    target = target_of(view) if target is None else target
-    frame = device.new_frame(view)
-    for region in (regions or [])[:0:-1]:
-        device.forward(view, held.blocks(0), settings, frame, region)
-    updates = []
-    parts: list[Region | None] = list(regions) if regions else [None]
-    for i, region in enumerate(parts):
-        keep = BlockFlags(0)
-        if i == 0:
-            keep |= BlockFlags.FIRST_OF_CAMERA | BlockFlags.FIRST_OF_STEP
-        if i == len(parts) - 1:
-            keep |= BlockFlags.LAST_OF_CAMERA | BlockFlags.LAST_OF_STEP
-        device.forward(view, held.blocks(int(flags) & keep), settings, frame, region)
-        if i == 0:
-            device.loss(frame, target, ssim_lambda)
-        updates.append(device.backward(frame, adam))
-    return frame, updates
+    parts = [list(range(len(held.slots)))] if parts is None else parts
+    frame = draw(held, view, settings, parts, depth)
+    device.loss(frame, target_of(view) if target is None else target, 0.2)
+    device.differentiate(frame)
+    updates = [device.update(i, held.blocks(flags, part), adam) for i, part in reversed(list(enumerate(parts)))]
+    return frame, updates[::-1]
+
+
+def draw(held: Held, view: View, settings: RenderSettings, parts: list[list[int]], depth: bool = False) -> Frame:
+    """A camera's image, without gradients."""
+    frame = held.device.new_frame(view, depth)
+    held.device.begin(view, settings, frame)
+    for part in parts:
+        held.device.add(held.blocks(0, part))
+    held.device.finish(frame)
+    return frame

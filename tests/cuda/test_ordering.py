@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cuda.harness import ADAM, cuda_on_cpu, hold, layout_for, target_of
+from tests.cuda.harness import ADAM, BOTH, cuda_on_cpu, hold, layout_for, target_of
 from tests.cuda.ordering import OrderingError, RecordedEvent, RecordedStreams
 from tests.device.harness import look, random_scene
-from tidegs.device.base import BlockFlags, RenderSettings
+from tidegs.device.base import RenderSettings
 
 VIEW = look(32, 16)
 TARGET = target_of(VIEW)
@@ -48,15 +48,18 @@ class Ride:
 
     def train(self, chosen: list[int], read: bool = True) -> None:
         """One step; reading the loss and the updates makes the host wait for them."""
-        self.device.forward(VIEW, self.held.blocks(BlockFlags.ALL, chosen), RenderSettings(), self.frame)
+        self.look_at(chosen)
         loss = self.device.loss(self.frame, TARGET, 0.2)
-        updates = self.device.backward(self.frame, ADAM)
+        self.device.differentiate(self.frame)
+        updates = self.device.update(0, self.held.blocks(BOTH, chosen), ADAM)
         if read:
             assert loss.total > 0
             assert updates.visible.shape == (len(chosen),)
 
     def look_at(self, chosen: list[int]) -> None:
-        self.device.forward(VIEW, self.held.blocks(0, chosen), RenderSettings(), self.frame)
+        self.device.begin(VIEW, RenderSettings(), self.frame)
+        self.device.add(self.held.blocks(0, chosen))
+        self.device.finish(self.frame)
 
     def download(self, block: int, host: int) -> None:
         in_thread(lambda: self._download(block, host))

@@ -28,6 +28,8 @@ from tidegs.device.cuda.update import Updater
 from tidegs.errors import DeviceError
 from tidegs.gaussians.layout import RecordLayout
 
+HOPE = 64  # cameras after which an image is drawn in larger windows again
+
 
 class CudaDevice:
     """See tidegs.device.base.Device. `torch_device` is "cpu" in tests, which then bring streams of their own.
@@ -44,7 +46,7 @@ class CudaDevice:
         self._regions = PinnedRegions(self.torch_device.type == "cuda")
         self._targets = Targets(self.streams, self.torch_device)
         self._picture: Picture | None = None
-        self._splits = 0
+        self._splits = self._halvings = self._cameras = 0
         self._failure: str | None = None
 
     # -- memory -------------------------------------------------------------------------------------------------------
@@ -75,7 +77,7 @@ class CudaDevice:
     def close(self) -> None:
         """Gives the memory back, once everything that was issued is finished."""
         self.streams.finish(self.streams.record("compute"))
-        self._splits, self._picture = self.splits, None
+        self._end_picture()
         for name in ("arena", "copies", "_updater"):
             self.__dict__.pop(name, None)
         self._targets = Targets(self.streams, self.torch_device)
@@ -94,10 +96,10 @@ class CudaDevice:
             degree = self.arena.layout.sh_degree
             raise DeviceError(f"sh_degree {settings.sh_degree} is not between 0 and the layout's {degree}")
         _cuda_frame(frame).check_size(view.height, view.width)
-        self._splits, self._picture = self.splits, None
+        self._end_picture()
         with self.streams.on("compute"):
             absgrad = self.arena.layout.stat_components > 0
-            self._picture = Picture(self.arena, self._ops, view, settings, absgrad)
+            self._picture = Picture(self.arena, self._ops, view, settings, self._halvings, absgrad)
 
     def add(self, blocks: PassBlocks) -> None:
         """Projects the next part of the camera's blocks, and keeps what the image needs of their visible rows."""
@@ -161,6 +163,14 @@ class CudaDevice:
                 raise
             self.copies.order.end("compute", slots)
         return updates
+
+    def _end_picture(self) -> None:
+        """The next image is halved as often as this one had to be, and from time to time once less."""
+        if self._picture is not None:
+            self._splits, self._halvings, self._picture = self.splits, self._picture.halvings, None
+        self._cameras += 1
+        if self._halvings and self._cameras % HOPE == 0:
+            self._halvings -= 1
 
     def _current(self) -> Picture:
         self._check()

@@ -33,7 +33,7 @@ class CudaFrame(Frame):
     def put(self, window: Window, rgb: Tensor, alpha: Tensor, depth: Tensor | None) -> None:
         """What was drawn in a window; taken as it is where the window is the image."""
         if rgb.shape == self.rgb.shape:
-            self.rgb, self.coverage = rgb, alpha
+            self.rgb, self.coverage = rgb.contiguous(), alpha
             self.distance = None if self.distance is None else depth
             return
         self.rgb[window.there] = rgb

@@ -226,31 +226,3 @@ def bounds_kernel(
         tl.store(out + block * 7 + c, tl.min(least, 0))
         tl.store(out + block * 7 + 3 + c, tl.max(most, 0))
     tl.store(out + block * 7 + 6, tl.exp(tl.max(extent, 0)) * margin)
-
-
-@triton.jit
-def load_carry_kernel(
-    arena, slots, rows, take, n, carry,
-    CARRY_AT: tl.constexpr, SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """carry [n, 12] of packed rows; 0 where `take` is not set."""
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = i < n
-    mask = inside & (tl.load(take + i, mask=inside, other=0) != 0)
-    at = _at(arena, slots, tl.load(rows + i, mask=mask, other=0), mask, SLOT_FLOATS, CAPACITY) + CARRY_AT
-    for c in tl.static_range(12):
-        tl.store(carry + i * 12 + c, tl.load(at + c * CAPACITY, mask=mask, other=0.0), mask=inside)
-
-
-@triton.jit
-def store_carry_kernel(
-    arena, slots, rows, take, n, carry,
-    CARRY_AT: tl.constexpr, SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Writes carry [n, 12] of packed rows where `take` is set."""
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    mask = i < n
-    mask = mask & (tl.load(take + i, mask=mask, other=0) != 0)
-    at = _at(arena, slots, tl.load(rows + i, mask=mask, other=0), mask, SLOT_FLOATS, CAPACITY) + CARRY_AT
-    for c in tl.static_range(12):
-        tl.store(at + c * CAPACITY, tl.load(carry + i * 12 + c, mask=mask, other=0.0), mask=mask)

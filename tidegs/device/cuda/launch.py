@@ -5,8 +5,6 @@ Invariant: nothing here waits for the device but `cull`, which must know how man
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -21,7 +19,6 @@ from tidegs.device.cuda.rows import (
     Params,
     empty_params,
 )
-from tidegs.gaussians.layout import CARRY_COMPONENTS
 
 ROWS, WARPS = 64, 2  # a lane a row; a block's capacity may be any multiple of 64
 
@@ -165,28 +162,3 @@ def bounds(arena: Arena, blocks: Blocks) -> Tensor:
     shape = {**_shape(arena), "ROWS": 256, "num_warps": 4}
     kernels.bounds_kernel[(len(blocks),)](arena.floats, blocks.slots, blocks.counts, out, EXTENT_MARGIN, **shape)
     return out
-
-
-def load_carry(arena: Arena, blocks: Blocks, rows: Tensor, take: Tensor) -> Tensor:
-    """See twins.load_carry."""
-    out = torch.empty(len(rows), CARRY_COMPONENTS, dtype=torch.float32, device=arena.device)
-    _carry(kernels.load_carry_kernel, arena, blocks, rows, take, out)
-    return out
-
-
-def store_carry(arena: Arena, blocks: Blocks, rows: Tensor, take: Tensor, carry: Tensor) -> None:
-    """See twins.store_carry."""
-    _carry(kernels.store_carry_kernel, arena, blocks, rows, take, carry.contiguous())
-
-
-def _carry(kernel: Any, arena: Arena, blocks: Blocks, rows: Tensor, take: Tensor, carry: Tensor) -> None:
-    kernel[_grid(len(rows))](
-        arena.floats,
-        blocks.slots,
-        rows,
-        take.view(torch.int8),
-        len(rows),
-        carry,
-        CARRY_AT=arena.offset("carry"),
-        **_shape(arena),
-    )

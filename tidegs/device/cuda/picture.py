@@ -45,6 +45,7 @@ class Picture:
     ops: ModuleType
     view: View
     settings: RenderSettings
+    halvings: int = 0  # of the image, to begin with; in the end, of how many there had to be
     with_absgrad: bool = False
     parts: list[Part] = field(default_factory=list)
     splits: int = 0  # how often work was split because memory ran out
@@ -58,6 +59,8 @@ class Picture:
     def __post_init__(self) -> None:
         self._camera = render.camera_tensors(self.view, self.arena.device)
         self._windows = [Window(0, 0, self.view.width, self.view.height)]
+        for _ in range(self.halvings):
+            self._windows = [half for window in self._windows for half in window.halves()]
 
     def add(self, blocks: Blocks) -> None:
         """Culls, packs and projects the next part."""
@@ -135,6 +138,7 @@ class Picture:
         if len(halves) == len(self._windows):
             raise memory.too_little(why)
         self._windows = halves
+        self.halvings += 1
         self.splits += 1
 
     def _until_it_fits(self, work: Callable[[], None]) -> None:

@@ -1,7 +1,12 @@
-"""Rendering through gsplat: a whole image by `gsplat.rasterization`, a part of one by the same stages one by one.
+"""Rendering through gsplat: the stages of `gsplat.rasterization`, called one by one.
 
-Invariant: rows are projected with the camera of the whole image, whatever part of it is drawn: gsplat's Jacobian is
-clamped by the size of the image, so a cropped camera would give other splats near its edges.
+One by one, because the blocks of a camera may come in parts: rows are projected part by part, the image is drawn from
+all of them, and each part's gradients are taken when its blocks are back. In one go they are `rasterization` to the
+last bit (a test). Unpacked, because the gather has packed the rows: gsplat's own packing would project twice and copy
+the SH coefficients once more.
+
+Invariant: rows are projected with the camera of the whole image, whatever window of it is drawn: gsplat clamps its
+Jacobian by the size of the image, so a cropped camera would give other splats near the edges.
 """
 
 from __future__ import annotations
@@ -11,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from gsplat import fully_fused_projection, isect_offset_encode, isect_tiles, rasterize_to_pixels, spherical_harmonics
-from gsplat import rasterization as gsplat_rasterization
 from torch import Tensor
 
 from tidegs.device.base import TILE_SIZE, RenderSettings, View
@@ -41,43 +45,6 @@ def camera_tensors(view: View, device: torch.device) -> CameraTensors:
 
 
 @dataclass
-class Picture:
-    """What was drawn: rgb [h, w, 3] with the background blended in (part of a graph), alpha and depth [h, w]."""
-
-    rgb: Tensor
-    alpha: Tensor
-    depth: Tensor | None
-
-
-def rasterize(
-    params: Params, camera: CameraTensors, settings: RenderSettings, with_depth: bool
-) -> tuple[Picture, Tensor]:
-    """The whole image, and which rows are visible in it (bool [R]).
-
-    `packed` is off: the gather has packed the rows already, so nearly all are visible, and gsplat's own packing would
-    project twice and copy the SH coefficients once more.
-    """
-    colors, alphas, meta = gsplat_rasterization(
-        *params.tensors(),
-        camera.viewmats,
-        camera.Ks,
-        camera.width,
-        camera.height,
-        near_plane=settings.near_plane,
-        far_plane=settings.far_plane,
-        radius_clip=settings.radius_clip,
-        eps2d=settings.eps2d,
-        sh_degree=settings.sh_degree,
-        packed=False,
-        tile_size=TILE_SIZE,
-        backgrounds=_background(settings, params.means),
-        render_mode="RGB+D" if with_depth else "RGB",
-        rasterize_mode=settings.rasterize_mode,
-    )
-    return _picture(colors[0], alphas[0], with_depth), (meta["radii"][0] > 0).all(-1)
-
-
-@dataclass
 class Projected:
     """Packed rows in image space, part of a graph that leads to Params. All have a leading dimension of one camera."""
 
@@ -94,7 +61,7 @@ class Projected:
         return (self.radii[0] > 0).all(-1)
 
     def differentiable(self) -> tuple[Tensor, ...]:
-        """In the order of `carry`: 2 + 3 + 3 + 1 components. Nothing is asked of depth's gradient."""
+        """What the loss depends on; nothing is asked of depth's gradient."""
         return self.means2d, self.conics, self.colors, self.opacities
 
     def leaves(self) -> Projected:
@@ -127,44 +94,57 @@ def project(params: Params, camera: CameraTensors, settings: RenderSettings) -> 
     return Projected(radii, means2d, conics, torch.clamp_min(rgb + 0.5, 0.0), opacities, depths)
 
 
-def draw(projected: Projected, window: Window, settings: RenderSettings, with_depth: bool) -> tuple[Picture, Tensor]:
-    """The second half of gsplat's `rasterization`, for one window; pixels of tiles that do not belong are undefined.
+def joined(pieces: list[Projected]) -> Projected:
+    """Pieces one behind the other, as leaves."""
+    if len(pieces) == 1:
+        return pieces[0].leaves()
+    names = ("radii", "means2d", "conics", "colors", "opacities", "depths")
+    return Projected(*(torch.cat([getattr(p, name).detach() for p in pieces], 1) for name in names)).leaves()
 
-    Also returns means2d as gsplat saw them: a backward pass leaves the sums of absolute gradients in their `.absgrad`.
-    """
-    device = projected.depths.device
-    means2d = projected.means2d - to_device(np.array([window.x0, window.y0], np.float32), device)
-    down, across = window.tiles.shape
-    _, keys, ids = isect_tiles(means2d, projected.radii, projected.depths, TILE_SIZE, across, down)
+
+@dataclass
+class Drawn:
+    """A window that was drawn, with the graph from its pixels back to the leaves."""
+
+    window: Window
+    rgb: Tensor  # [h, w, 3], background blended in
+    alpha: Tensor  # [h, w]
+    depth: Tensor | None  # [h, w]
+    means2d: Tensor  # as gsplat saw them: a backward pass with absgrad leaves its result in their `.absgrad`
+
+
+def draw(leaves: Projected, window: Window, settings: RenderSettings, with_depth: bool, absgrad: bool) -> Drawn:
+    """The second half of gsplat's `rasterization`, for a window of the image: bin, sort, blend."""
+    device = leaves.depths.device
+    means2d = leaves.means2d
+    if window.x0 or window.y0:
+        means2d = means2d - to_device(np.array([window.x0, window.y0], np.float32), device)
+    down, across = window.tiles
+    _, keys, ids = isect_tiles(means2d, leaves.radii, leaves.depths, TILE_SIZE, across, down)
     offsets = isect_offset_encode(keys, 1, across, down).reshape(1, down, across)
-    colors, backgrounds = projected.colors, _background(settings, means2d)
+    colors, backgrounds = leaves.colors, _background(settings, device)
     if with_depth:
-        colors = torch.cat([colors, projected.depths[..., None]], -1)
-        backgrounds = (
-            None if backgrounds is None else torch.cat([backgrounds, torch.zeros_like(backgrounds[:, :1])], -1)
-        )
+        colors = torch.cat([colors, leaves.depths[..., None]], -1)
+        if backgrounds is not None:
+            backgrounds = torch.cat([backgrounds, torch.zeros_like(backgrounds[:, :1])], -1)
     out, alphas = rasterize_to_pixels(
         means2d,
-        projected.conics,
+        leaves.conics,
         colors,
-        projected.opacities,
+        leaves.opacities,
         window.width,
         window.height,
         TILE_SIZE,
         offsets,
         ids,
         backgrounds=backgrounds,
-        masks=None if window.full else to_device(window.tiles[None], device),
-        absgrad=True,
+        absgrad=absgrad,
     )
-    return _picture(out[0], alphas[0], with_depth), means2d
+    depth = out[0, ..., 3].detach() if with_depth else None
+    return Drawn(window, out[0, ..., :3], alphas[0, ..., 0].detach(), depth, means2d)
 
 
-def _background(settings: RenderSettings, like: Tensor) -> Tensor | None:
+def _background(settings: RenderSettings, device: torch.device) -> Tensor | None:
     if not any(settings.background):
         return None
-    return to_device(np.array([settings.background], np.float32), like.device)
-
-
-def _picture(colors: Tensor, alphas: Tensor, with_depth: bool) -> Picture:
-    return Picture(colors[..., :3], alphas[..., 0], colors[..., 3].detach() if with_depth else None)
+    return to_device(np.array([settings.background], np.float32), device)

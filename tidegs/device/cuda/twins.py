@@ -146,15 +146,3 @@ def bounds(arena: Arena, blocks: Blocks) -> Tensor:
     most = base[:, 0:3].masked_fill(~used[:, None], float("-inf")).amax(2)
     scale = base[:, 7:10].masked_fill(~used[:, None], float("-inf")).amax((1, 2))
     return torch.cat([least, most, (torch.exp(scale) * EXTENT_MARGIN)[:, None]], 1)
-
-
-def load_carry(arena: Arena, blocks: Blocks, rows: Tensor, take: Tensor) -> Tensor:
-    """The `carry` planes of packed rows, float32 [R, 12]; zero where `take` is not set."""
-    slot, row = _split(arena, blocks, rows)
-    return torch.where(take[:, None], arena.plane("carry")[slot, :, row], 0.0)
-
-
-def store_carry(arena: Arena, blocks: Blocks, rows: Tensor, take: Tensor, carry: Tensor) -> None:
-    """Writes the `carry` planes of the rows where `take` is set."""
-    slot, row = _split(arena, blocks, rows[take])
-    arena.plane("carry")[slot, :, row] = carry[take]
