@@ -1,7 +1,7 @@
 """The block store against fio: random block reads, writes, both at once, and ingest, each as a share of fio's rate.
 
 fio runs with direct I/O, of the same request size, on the same file system, taking turns with the store; its better
-result of one request in flight and of four counts. Both sides count their best round, since other loads only ever slow
+result of one request in flight and of eight counts. Both sides count their best round, since other loads only ever slow
 them down. Prints one JSON line: read_vs_fio, write_vs_fio, mixed_vs_fio (records of 2.8 MiB), the same for records of
 0.9 MiB, ingest_vs_fio (bytes of records written in bulk, from Gaussians in memory, to fio's sequential writes), and
 the rates in MiB/s.
@@ -31,7 +31,7 @@ from tidegs.store.memory import aligned_slots
 
 MIB = 1 << 20
 BATCH = 8  # blocks of one call, as the residency layer hands them over
-DEPTHS = (("psync", 1), ("libaio", 4))
+DEPTHS = (("psync", 1), ("libaio", 8))
 LAYOUT = RecordLayout(4096)
 KINDS = {"": RECORD_PLANES[:6], "_params": ("base", "rest")}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,9 +103,7 @@ class Life:
         assert self.store
         block = min(self.oracle.newest)
         self.store.write_seeds([block], [random_seeds(SMALL_SCRATCH, 64, rng)])
-        with suppress(StoreError):  # of this look alone: the write is done
-            self.oracle.newest[block] = b"unknown"
-            self.oracle.newest[block] = read_slots(self.store, [block])[0].tobytes()
+        self.oracle.newest[block] = read_slots(self.store, [block])[0].tobytes()
 
     def free(self, rng: np.random.Generator) -> None:
         assert self.store

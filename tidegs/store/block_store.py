@@ -328,9 +328,10 @@ class BlockStore:
             self._lock_fd = -1
 
     def abandon(self) -> None:
-        """Closes a store that was never committed and removes its files, as far as that is possible."""
+        """Closes a new store whose first commit was not reached or failed, and removes its files as far as possible."""
         self.close()
         with suppress(OSError):
+            self._files.clear(self.path, {fmt.ROOT})  # first: a store without its other files must not look like one
             self._files.clear(self.path, fmt.OUR_FILES)
 
     def __enter__(self) -> BlockStore:

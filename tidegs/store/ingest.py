@@ -217,9 +217,9 @@ class _Work:
         writer.close()
 
     def finish(self, meta: bytes) -> BlockStore:
+        self.store.records.trim()
         self.store.commit(meta)
         self._finished = True
-        self.store.records.trim()
         return self.store
 
     def _phase(self, name: str, steps: Iterable) -> Iterable:

@@ -68,8 +68,8 @@ def copy_store(source: str | os.PathLike, target: str | os.PathLike, progress: b
                 new.table[name] = old.table[name]
             for ids, slots in _batches(old, np.flatnonzero(old.table["count"] > 0), "copy", progress):
                 _move(old, new, ids, slots)
-            new.commit(old.meta)
             new.records.trim()
+            new.commit(old.meta)
             if not all(np.array_equal(new.table[name], old.table[name]) for name in ("crc", "planes", "kind")):
                 raise StoreError(f"{target}: the copy differs from {source}: do not use it")
         except BaseException:
