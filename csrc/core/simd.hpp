@@ -78,11 +78,21 @@ inline vf rcp(vf a) {  // within 2 units in the last place; rcp14 is specified t
     return fma(r, fnma(a, r, set1(1.0f)), r);
 }
 inline uint32_t signs(vf v) { return _mm512_movepi32_mask((__m512i)v); }
-inline float sum(vf v) {  // a fixed tree: halves, quarters, ...
-    __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+inline __m128 quarters(vf v) {  // sum of the vector's four quarters
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+inline vf load_rows(const float* p, size_t stride) {
+    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + stride), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * stride), 2);
+    return (vf)_mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * stride), 3);
+}
+inline void store_rows(float* p, size_t stride, vf v) {
+    _mm_storeu_ps(p, _mm512_castps512_ps128((__m512)v));
+    _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps((__m512)v, 1));
+    _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps((__m512)v, 2));
+    _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps((__m512)v, 3));
 }
 
 #elif defined(__AVX2__)
@@ -110,10 +120,13 @@ inline vm from_bits(uint32_t b) {
 }
 inline vf rcp(vf a) { return 1.0f / a; }
 inline uint32_t signs(vf v) { return (uint32_t)_mm256_movemask_ps((__m256)v); }
-inline float sum(vf v) {
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
-    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+inline __m128 quarters(vf v) { return _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1)); }
+inline vf load_rows(const float* p, size_t stride) {
+    return (vf)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+}
+inline void store_rows(float* p, size_t stride, vf v) {
+    _mm_storeu_ps(p, _mm256_castps256_ps128((__m256)v));
+    _mm_storeu_ps(p + stride, _mm256_extractf128_ps((__m256)v, 1));
 }
 
 #else
@@ -166,7 +179,9 @@ inline vm from_bits(uint32_t b) {
     const vi lane = {1, 2, 4, 8};
     return (set1i((int32_t)b) & lane) == lane;
 }
-inline float sum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+inline vf quarters(vf v) { return v; }
+inline vf load_rows(const float* p, size_t) { return load(p); }
+inline void store_rows(float* p, size_t, vf v) { store(p, v); }
 
 #endif
 
@@ -174,6 +189,26 @@ inline vm ge(vf a, vf b) { return le(b, a); }
 inline vm gt(vf a, vf b) { return lt(b, a); }
 inline bool any(vm m) { return bits(m) != 0; }
 inline vm first(int n) { return from_bits(n >= W ? (1u << W) - 1 : n <= 0 ? 0u : (1u << n) - 1); }
+
+// load_rows and store_rows, above: W / 4 rows of four floats, `stride` floats apart.
+
+// Sums over the lanes of four vectors, in a fixed order.
+inline void sum4(vf a, vf b, vf c, vf d, float* out) {
+#if defined(__x86_64__)
+    const __m128 qa = (__m128)quarters(a), qb = (__m128)quarters(b), qc = (__m128)quarters(c), qd = (__m128)quarters(d);
+    const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(qa, qb), _mm_unpackhi_ps(qa, qb));  // a02 b02 a13 b13
+    const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(qc, qd), _mm_unpackhi_ps(qc, qd));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+#else
+    const vf v[4] = {a, b, c, d};
+    for (int i = 0; i < 4; ++i) out[i] = (v[i][0] + v[i][2]) + (v[i][1] + v[i][3]);
+#endif
+}
+inline float sum(vf v) {
+    float out[4];
+    sum4(v, v, v, v, out);
+    return out[0];
+}
 
 inline vf dot3(vf ax, vf ay, vf az, vf bx, vf by, vf bz) { return fma(ax, bx, fma(ay, by, az * bz)); }
 

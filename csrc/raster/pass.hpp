@@ -15,12 +15,6 @@ class Rasterizer {
 public:
     Rasterizer(const Layout& layout, int64_t budget) : layout_(layout), budget_(budget) {}
 
-    void forward(const Camera& cam, const Blocks& blocks, const Image& image) {
-        begin(cam);
-        add(blocks);
-        finish(image);
-    }
-
     // A camera whose blocks come in parts, in ascending order of blocks: begin, add each, finish; then differentiate, and
     // update each part, whose blocks may lie in other slots by then. Between them the arena is the caller's.
     void begin(const Camera& cam) {
@@ -31,8 +25,7 @@ public:
         splat_count_ = 0;
     }
     void add(const Blocks& blocks) {
-        blocks_ = blocks;
-        project();
+        project(blocks);
         parts_.push_back((int)items_.size());
     }
     void finish(const Image& image) {
@@ -42,16 +35,19 @@ public:
             blend(cuts_[r], cuts_[r + 1], &image);
         }
     }
-    void differentiate(const ImageGrad& grad) { differentiate(grad, nullptr); }
-    void update_part(int part, const Blocks& blocks, const uint8_t* flags, const Adam& adam, const Updates& out) {
-        blocks_ = blocks;
-        update(parts_[part], parts_[part + 1], flags, adam, cuts_.size() <= 2, out);
+    void differentiate(const ImageGrad& grad) {
+        const bool whole = this->whole();
+        for (size_t r = 0; r + 1 < cuts_.size(); ++r) {
+            if (!whole) {
+                bin(cuts_[r], cuts_[r + 1]);
+                blend(cuts_[r], cuts_[r + 1], nullptr);
+            }
+            differentiate(cuts_[r], cuts_[r + 1], grad);
+            if (!whole) fold_range(r == 0);
+        }
     }
-
-    // `flags` belong to the blocks of the last forward pass.
-    void backward(const ImageGrad& grad, const uint8_t* flags, const Adam& adam, const Updates& out) {
-        differentiate(grad, flags);
-        update(0, (int)items_.size(), flags, adam, cuts_.size() <= 2, out);
+    void update(int part, const Blocks& blocks, const uint8_t* flags, const Adam& adam, const Updates& out) {
+        update(parts_[part], parts_[part + 1], blocks, flags, adam, out);
     }
 
     int64_t splats() const { return splat_count_; }
@@ -60,7 +56,7 @@ public:
     int64_t evaluations() const {
         int64_t groups = 0;
         for (int t = 0; t + 1 < (int)starts_.size(); ++t)
-            for (int64_t v = starts_[t]; v < starts_[t] + states_[cuts_[cuts_.size() - 2] + t - blocks_.first_tile].visits; ++v)
+            for (int64_t v = starts_[t]; v < starts_[t] + states_[cuts_[cuts_.size() - 2] + t].visits; ++v)
                 groups += __builtin_popcountll(visits_[v].groups);
         return groups * W;
     }
@@ -68,26 +64,15 @@ public:
     int64_t visit_nbytes() const { return sizeof(Visit) + sizeof(Partial) + 1; }
 
 private:
-    // `flags`: of the blocks, where some have image-space gradients in their carry plane.
-    void differentiate(const ImageGrad& grad, const uint8_t* flags) {
-        const bool whole = cuts_.size() <= 2;
-        for (size_t r = 0; r + 1 < cuts_.size(); ++r) {
-            if (!whole) {
-                bin(cuts_[r], cuts_[r + 1]);
-                blend(cuts_[r], cuts_[r + 1], nullptr);
-            }
-            differentiate(cuts_[r], cuts_[r + 1], grad);
-            if (!whole) fold_range(flags, r == 0);
-        }
-    }
+    bool whole() const { return cuts_.size() <= 2; }
 
     // Appends the blocks' items and splats to those of the parts before.
-    void project() {
+    void project(const Blocks& blocks) {
         const size_t before = items_.size();
         size_t rows = 0;
-        for (int b = 0; b < blocks_.n; ++b)
-            for (int row = 0; row < blocks_.counts[b]; row += ITEM_ROWS) {
-                items_.push_back({b, row, std::min(ITEM_ROWS, blocks_.counts[b] - row), 0, 0, {}});
+        for (int b = 0; b < blocks.n; ++b)
+            for (int row = 0; row < blocks.counts[b]; row += ITEM_ROWS) {
+                items_.push_back({b, row, std::min(ITEM_ROWS, blocks.counts[b] - row), 0, 0, {}});
                 rows += items_.back().rows;
             }
         splats_.extend(splat_count_ + rows, splat_count_);
@@ -95,7 +80,7 @@ private:
         Pool::get().run((int)(items_.size() - before), [&](int i, int) {
             alignas(64) Splat buffer[ITEM_ROWS];
             Item& item = items_[before + i];
-            item.count = project_item(layout_, blocks_, cam_, item, buffer);
+            item.count = Projector(layout_, blocks, cam_, item).run(buffer);
             item.first = next.fetch_add(item.count, std::memory_order_relaxed);  // places differ, orders do not
             std::memcpy(&splats_[item.first], buffer, item.count * sizeof(Splat));
         }, "project");
@@ -115,31 +100,31 @@ private:
         if (groups_.size() == 1 && !items_.empty()) groups_.push_back((int)items_.size());
     }
 
-    // Counts the visits of each tile of the region, and cuts the region so that each range keeps to the budget.
+    // Counts the visits of each tile, and cuts the image so that each range of tiles keeps to the budget.
     void plan() {
         group();
-        const int first = blocks_.first_tile, last = blocks_.last_tile;
-        total_ = count(first, last);
-        cuts_.assign(1, first);
+        const int last = grid_.tiles();
+        total_ = count(0, last);
+        cuts_.assign(1, 0);
         const int64_t room = std::max<int64_t>(budget_ / visit_nbytes(), 1);
         int64_t held = 0;
-        for (int t = first; t < last; ++t) {
-            const int64_t n = starts_[t - first + 1] - starts_[t - first];
+        for (int t = 0; t < last; ++t) {
+            const int64_t n = starts_[t + 1] - starts_[t];
             if (held > 0 && held + n > room) {
                 cuts_.push_back(t);
                 held = 0;
             }
             held += n;
         }
-        if (last > first) cuts_.push_back(last);
-        counted_first_ = first, counted_last_ = last;
-        states_.reserve(std::max(last - first, 1));
+        cuts_.push_back(last);
+        counted_first_ = 0, counted_last_ = last;
+        states_.reserve(last);
     }
 
     // Visits of each tile and group; starts_ becomes the place of each tile's first visit, slots_ of each group's first.
     int64_t count(int first, int last) {
         const int tiles = last - first, groups = (int)groups_.size() - 1;
-        counts_.reserve((size_t)std::max(tiles, 1) * std::max(groups, 1));
+        counts_.reserve((size_t)tiles * std::max(groups, 1));
         slots_.assign(groups + 1, 0);
         Pool::get().run(groups, [&](int gr, int) {
             uint32_t* counts = &counts_[(size_t)gr * tiles];
@@ -211,37 +196,28 @@ private:
             const int tile = first + i, n = (int)(starts_[i + 1] - starts_[i]);
             Visit* visits = &visits_[starts_[i]];
             order.sort(visits, n);
-            TileState& state = states_[tile - blocks_.first_tile];
+            TileState& state = states_[tile];
             if (depth)
-                blend_tile<true>(tile, visits, n, state, image);
+                tile_forward<true>(splats_.data(), visits, n, place(tile), cam_.background, state, image);
             else
-                blend_tile<false>(tile, visits, n, state, image);
+                tile_forward<false>(splats_.data(), visits, n, place(tile), cam_.background, state, image);
         }, "blend");
     }
-    template <bool DEPTH>
-    void blend_tile(int tile, Visit* visits, int n, TileState& state, const Image* image) {
-        TileColor color;
+    TilePlace place(int tile) const {
         const int x0 = grid_.x0(tile), y0 = grid_.y0(tile);
-        tile_forward<DEPTH>(splats_.data(), visits, n, x0, y0, cam_.width, cam_.height, state, color);
-        if (image) tile_write<DEPTH>(state, color, cam_.background, x0, y0, cam_.width, cam_.height, *image);
+        return {x0, y0, cam_.width - x0, cam_.height - y0, (size_t)cam_.width};
     }
 
     void differentiate(int first, int last, const ImageGrad& grad) {
         Pool::get().run(last - first, [&](int i, int) {
-            TileState& state = states_[first + i - blocks_.first_tile];
+            const TilePlace at = place(first + i);
+            const TileState& state = states_[first + i];
             const Visit* visits = &visits_[starts_[i]];
             if (grad.depth)
-                differentiate_tile<true>(first + i, visits, state, grad);
+                tile_backward<true>(splats_.data(), visits, at, cam_.background, state, grad, partials_.data(), live_.data());
             else
-                differentiate_tile<false>(first + i, visits, state, grad);
+                tile_backward<false>(splats_.data(), visits, at, cam_.background, state, grad, partials_.data(), live_.data());
         }, "differentiate");
-    }
-    template <bool DEPTH>
-    void differentiate_tile(int tile, const Visit* visits, const TileState& state, const ImageGrad& grad) {
-        TileGrad pixels;
-        const int x0 = grid_.x0(tile), y0 = grid_.y0(tile);
-        tile_read<DEPTH>(state, cam_.background, x0, y0, cam_.width, cam_.height, grad, pixels);
-        tile_backward<DEPTH>(splats_.data(), visits, x0, y0, state, pixels, partials_.data(), live_.data());
     }
 
     // Adds the partial gradients of a splat's tiles to `sum`, in Morton order.
@@ -252,58 +228,46 @@ private:
             for (int c = 0; c < PARTIALS; ++c) sum[c] += p[c];
         }
     }
-    float* carry(int block) { return plane(layout_, blocks_, block, layout_.carry); }
-    void begin(const Item& item, uint8_t flags, uint32_t row, float* sum) {
-        const float* from = flags & FIRST_OF_CAMERA ? nullptr : carry(item.block) + item.row + row;
-        for (int c = 0; c < PARTIALS; ++c) sum[c] = from ? from[c * layout_.capacity] : 0.0f;
-    }
-    void fold_range(const uint8_t* flags, bool first) {
+    void fold_range(bool first) {
         sums_.reserve(std::max<size_t>(splat_count_, 1) * PARTIALS);
         Pool::get().run((int)items_.size(), [&](int i, int) {
-            const Item& item = items_[i];
-            for (uint32_t s = item.first; s < item.first + item.count; ++s) {
+            for (uint32_t s = items_[i].first; s < items_[i].first + items_[i].count; ++s) {
                 float* sum = &sums_[(size_t)s * PARTIALS];
-                if (first) begin(item, flags ? flags[item.block] : (uint8_t)FIRST_OF_CAMERA, splats_[s].row, sum);
+                if (first) std::fill(sum, sum + PARTIALS, 0.0f);
                 fold(splats_[s], sum);
             }
         }, "fold");
     }
 
-    void update(int from, int to, const uint8_t* flags, const Adam& adam, bool whole, const Updates& out) {
+    // Image-space gradients of an item's rows.
+    void gather(const Item& item, ItemGrad& grad) const {
+        std::memset(grad.v, 0, sizeof grad.v);
+        for (uint32_t s = item.first; s < item.first + item.count; ++s) {
+            const Splat& splat = splats_[s];
+            float own[PARTIALS] = {};
+            if (whole()) fold(splat, own);
+            const float* sum = whole() ? own : &sums_[(size_t)s * PARTIALS];
+            for (int c = 0; c < PARTIALS; ++c) grad.v[c][splat.row] = sum[c];
+            const float rgb[3] = {splat.r, splat.g, splat.bl};
+            for (int c = 0; c < 3; ++c)
+                if (!(rgb[c] > 0.0f)) grad.v[6 + c][splat.row] = 0.0f;  // the colour was clamped
+        }
+    }
+    void update(int from, int to, Blocks blocks, const uint8_t* flags, const Adam& adam, const Updates& out) {
         updates_.resize(to - from);
         Pool::get().run(to - from, [&](int i, int) {
             const Item& item = items_[from + i];
-            const uint8_t f = flags[item.block];
             ItemGrad grad;
-            std::memset(&grad, 0, sizeof grad);
-            for (uint32_t s = item.first; s < item.first + item.count; ++s) {
-                const Splat& splat = splats_[s];
-                float own[PARTIALS];
-                float* sum = whole ? own : &sums_[(size_t)s * PARTIALS];
-                if (whole) {
-                    begin(item, f, splat.row, sum);
-                    fold(splat, sum);
-                }
-                for (int c = 0; c < PARTIALS; ++c) grad.v[c][splat.row] = sum[c];
-                if (!(f & LAST_OF_CAMERA)) {
-                    float* to = carry(item.block) + item.row + splat.row;
-                    for (int c = 0; c < PARTIALS; ++c) to[c * layout_.capacity] = sum[c];
-                    continue;
-                }
-                const float rgb[3] = {splat.r, splat.g, splat.bl};
-                for (int c = 0; c < 3; ++c)
-                    if (!(rgb[c] > 0.0f)) grad.v[6 + c][splat.row] = 0.0f;  // the colour was clamped
-            }
-            ItemUpdater(layout_, blocks_, flags, cam_, adam, item).run(grad, updates_[i]);
-            if (item.count && !(f & LAST_OF_CAMERA)) updates_[i].touched = true;
+            gather(item, grad);
+            ItemUpdater(layout_, blocks, flags, cam_, adam, item).run(grad, updates_[i]);
         }, "update");
-        merge(from, out);
+        merge(from, blocks.n, out);
     }
 
-    void merge(int from, const Updates& out) const {
+    void merge(int from, int blocks, const Updates& out) const {
         const float inf = std::numeric_limits<float>::infinity();
-        std::vector<float> scale(blocks_.n, -inf);
-        for (int b = 0; b < blocks_.n; ++b) {
+        std::vector<float> scale(blocks, -inf);
+        for (int b = 0; b < blocks; ++b) {
             for (int k = 0; k < 3; ++k) out.lo[3 * b + k] = inf, out.hi[3 * b + k] = -inf;
             out.visible[b] = 0, out.touched[b] = 0;
         }
@@ -317,13 +281,12 @@ private:
             out.visible[b] += updates_[i].visible;
             out.touched[b] |= updates_[i].touched;
         }
-        for (int b = 0; b < blocks_.n; ++b) out.extent[b] = (float)(std::exp((double)scale[b]) * 1.000002);  // over any rounding
+        for (int b = 0; b < blocks; ++b) out.extent[b] = (float)(std::exp((double)scale[b]) * 1.000002);  // over any rounding
     }
 
     const Layout layout_;
     const int64_t budget_;
     Camera cam_{};
-    Blocks blocks_{};
     Grid grid_;
     std::vector<Item> items_;
     std::vector<ItemUpdate> updates_;

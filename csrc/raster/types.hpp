@@ -13,12 +13,12 @@ constexpr float T_MIN = 1e-4f;
 constexpr float LOG2_ALPHA_MIN = -7.99435343685886f;
 
 enum Component { MEANS = 0, QUATS = 3, SCALES = 7, OPACITIES = 10, SH0 = 11, BASE = 14 };
-enum Flag : uint8_t { FIRST_OF_CAMERA = 1, LAST_OF_CAMERA = 2, FIRST_OF_STEP = 4, LAST_OF_STEP = 8 };
+enum Flag : uint8_t { FIRST_OF_STEP = 4, LAST_OF_STEP = 8 };
 
-// Byte offsets of the planes of a slot; carry and grads are -1 where slots lack them.
+// Byte offsets of the planes of a slot; grads is -1 where slots lack it.
 struct Layout {
     int64_t slot_nbytes, capacity, rest_components;
-    int64_t base, rest, m_base, m_rest, v_base, v_rest, carry, grads;
+    int64_t base, rest, m_base, m_rest, v_base, v_rest, grads;
 };
 
 // A pinhole camera and what gsplat.rasterization is told. R and t: scene frame -> OpenCV camera frame.
@@ -35,15 +35,16 @@ struct Blocks {
     uint8_t* arena;
     const int32_t *slots, *counts;
     int32_t n;
-    int32_t first_tile, last_tile;  // the region, in Morton order
 };
 
 // Planes of a whole image, float32; depth and its gradient, and that of alpha, may be null.
 struct Image {
     float *rgb, *alpha, *depth;  // [3, height, width], [height, width], [height, width]
+    int64_t height;
 };
 struct ImageGrad {
     const float *rgb, *alpha, *depth;
+    int64_t height;
 };
 
 struct Adam {
@@ -67,7 +68,7 @@ struct alignas(64) Splat {
     float depth;           // camera z
     float hy, slope, width;  // where alpha >= 1/255: |dy| <= hy and |dx - slope dy| <= width sqrt(hy^2 - dy^2)
     uint32_t row;          // within its item
-    uint32_t first, count;  // its intersections of the range being rendered
+    uint32_t first, count;  // its visits in the range being rendered
 };
 
 }  // namespace tidegs

@@ -1,4 +1,5 @@
-// The last stage of a pass: image-space gradients of an item's rows to its parameters, and Adam.
+// The last stage of a pass: image-space gradients of an item's rows to its parameters, and Adam. Component by component
+// over the rows of an item, so that each plane is streamed (see project.hpp).
 #pragma once
 
 #include <cmath>
@@ -16,142 +17,177 @@ struct ItemUpdate {
     bool touched;
 };
 
-// Image-space gradients of an item: components of Partial, by row.
+// By row: image-space gradients of an item (the components of Partial), and what is made of them.
 struct alignas(64) ItemGrad {
-    float v[PARTIALS][ITEM_ROWS];
+    RowPlane v[PARTIALS];
+    RowPlane base[SH0];   // gradients of means, quats, scales, opacities
+    RowPlane dir[4];      // unit direction of view, 1 / distance
+    RowPlane basis[16];   // harmonics; then gradients with respect to them
+    RowPlane color;       // gradient of one coefficient
 };
 
 class ItemUpdater {
 public:
     ItemUpdater(const Layout& layout, Blocks& blocks, const uint8_t* flags, const Camera& cam, const Adam& adam, const Item& item)
-        : layout_(layout), cam_(cam), adam_(adam), item_(item), flags_(flags[item.block]), stride_(layout.capacity) {
-        base_ = plane(layout, blocks, item.block, layout.base) + item.row;
-        rest_ = plane(layout, blocks, item.block, layout.rest) + item.row;
-        m_base_ = plane(layout, blocks, item.block, layout.m_base) + item.row;
-        m_rest_ = plane(layout, blocks, item.block, layout.m_rest) + item.row;
-        v_base_ = plane(layout, blocks, item.block, layout.v_base) + item.row;
-        v_rest_ = plane(layout, blocks, item.block, layout.v_rest) + item.row;
+        : cam_(cam), adam_(adam), item_(item), stride_(layout.capacity) {
+        auto at = [&](int64_t offset) { return plane(layout, blocks, item.block, offset) + item.row; };
+        base_ = {at(layout.base), at(layout.m_base), at(layout.v_base)};
+        rest_ = {at(layout.rest), at(layout.m_rest), at(layout.v_rest)};
         if (layout.grads >= 0) {
-            grads_ = plane(layout, blocks, item.block, layout.grads) + item.row;
+            grads_ = at(layout.grads);
             mark_ = grads_ + (BASE + layout.rest_components) * stride_;
         }
+        last_ = flags[item.block] & LAST_OF_STEP;
+        add_ = mark_ && !(flags[item.block] & FIRST_OF_STEP);
     }
 
-    // `grad` holds the visible rows' complete image-space gradients of this camera where LAST_OF_CAMERA is set.
-    void run(const ItemGrad& grad, ItemUpdate& out) {
-        for (int k = 0; k < 3; ++k) {
-            out.lo[k] = std::numeric_limits<float>::infinity();
-            out.hi[k] = -out.lo[k];
+    // `grad.v` holds the visible rows' image-space gradients of this camera.
+    void run(ItemGrad& grad, ItemUpdate& out) {
+        out = {{INF, INF, INF}, {-INF, -INF, -INF}, -INF, 0, false};
+        select_rows(out);
+        if (active_) {
+            for (int i = 0; i < active_; ++i) geometry(grad, i);
+            colors(grad);
+            for (int k = 0; k < SH0; ++k) put(k, k < QUATS ? 0 : k < SCALES ? 1 : k < OPACITIES ? 2 : 3, grad.base[k]);
         }
-        out.scale = -std::numeric_limits<float>::infinity();
-        out.visible = 0;
-        out.touched = false;
-        const bool first = flags_ & FIRST_OF_STEP, last = flags_ & LAST_OF_STEP;
-        if (!(flags_ & LAST_OF_CAMERA)) {
-            if (first && mark_) clear_marks(out);
-            return;
-        }
-        add_ = mark_ && !first;
-        last_ = last;
-        vf lo[3], hi[3], scale = set1(out.scale);
-        for (int k = 0; k < 3; ++k) lo[k] = set1(out.lo[k]), hi[k] = set1(out.hi[k]);
-        for (int row = 0; row < item_.rows; row += W) {
-            update(grad, row, out);
-            if (!last) continue;
-            const vm used = tidegs::first(item_.rows - row);
-            const Rows rows{base_ + row, stride_};
-            for (int k = 0; k < 3; ++k) {
-                lo[k] = min(select(used, rows[MEANS + k], lo[k]), lo[k]);
-                hi[k] = max(select(used, rows[MEANS + k], hi[k]), hi[k]);
-                scale = max(select(used, rows[SCALES + k], scale), scale);
-            }
-        }
-        for (int k = 0; k < 3; ++k)
-            for (int i = 0; i < W; ++i) out.lo[k] = std::min(out.lo[k], lo[k][i]), out.hi[k] = std::max(out.hi[k], hi[k][i]);
-        for (int i = 0; i < W; ++i) out.scale = std::max(out.scale, scale[i]);
+        if (last_) bounds(out);
     }
 
 private:
-    void clear_marks(ItemUpdate& out) {
-        std::memset(mark_, 0, item_.rows * sizeof(float));
-        out.touched = true;
+    static constexpr float INF = std::numeric_limits<float>::infinity();
+
+    // Values and moments of the planes "base" or "rest".
+    struct Planes {
+        float *p, *m, *v;
+    };
+
+    // Finds the groups of W rows to work on: those with a row that this camera sees, or an earlier one of the step saw.
+    void select_rows(ItemUpdate& out) {
+        for (int row = 0; row < item_.rows; row += W) {
+            const uint32_t used = bits(first(item_.rows - row)), seen = item_.seen(row);
+            const uint32_t marked = add_ ? bits(gt(load(mark_ + row), vf{})) & used : 0;
+            const uint32_t rows = seen | marked;
+            if (!last_ && mark_ && (rows || !add_)) {
+                store(mark_ + row, keep(from_bits(rows), set1(1.0f)));
+                out.touched = true;
+            }
+            if (!rows) continue;
+            out.touched = true;
+            if (last_) out.visible += __builtin_popcount(rows);
+            at_[active_] = row, seen_[active_] = seen, marked_[active_] = marked, rows_[active_] = rows;
+            ++active_;
+        }
     }
 
-    // W rows from `row`
-    void update(const ItemGrad& grad, int row, ItemUpdate& out) {
-        const uint32_t used = bits(first(item_.rows - row));
-        const uint32_t seen = (uint32_t)(item_.visible[row / 64] >> (row % 64)) & used;
-        marked_ = add_ ? gt(load(mark_ + row), vf{}) : vm{};
-        const uint32_t rows = seen | (bits(marked_) & used);
-        seen_ = from_bits(seen), rows_ = from_bits(rows), row_ = row;
-        marked_ = band(marked_, rows_);
-        if (!last_ && mark_) store(mark_ + row, keep(rows_, set1(1.0f)));
-        if (!last_ && mark_ && !add_) out.touched = true;
-        if (!rows) return;
-        out.touched = true;
-        if (last_) out.visible += __builtin_popcount(rows);
-        gradients(grad);
-    }
-
-    void gradients(const ItemGrad& grad) {
-        const Rows rows{base_ + row_, stride_};
-        auto sum = [&](int k) { return load(grad.v[k] + row_); };
+    void geometry(ItemGrad& grad, int i) const {
+        const int row = at_[i];
+        const Rows rows{base_.p + row, stride_};
+        auto sum = [&](int k) { return load(grad.v[k] + row); };
         Geometry g;
         camera_point(cam_, rows, g);
         project(cam_, rows, g);
         const ImageSums sums{sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), sum(9)};
         GeometryGrad d;
         project_grad(cam_, g, sums, d);
-        const vf rgb[3] = {sum(6), sum(7), sum(8)};
-        vf gx, gy, gz;
-        colors(g, rgb, gx, gy, gz);
-        const vf means[3] = {d.means[0] + gx, d.means[1] + gy, d.means[2] + gz};
-        for (int k = 0; k < 3; ++k) put(MEANS + k, 0, means[k]);
-        for (int k = 0; k < 4; ++k) put(QUATS + k, 1, d.quats[k]);
-        for (int k = 0; k < 3; ++k) put(SCALES + k, 2, d.scales[k]);
-        put(OPACITIES, 3, d.opacity);
+        for (int k = 0; k < 3; ++k) store(grad.base[MEANS + k] + row, d.means[k]);
+        for (int k = 0; k < 4; ++k) store(grad.base[QUATS + k] + row, d.quats[k]);
+        for (int k = 0; k < 3; ++k) store(grad.base[SCALES + k] + row, d.scales[k]);
+        store(grad.base[OPACITIES] + row, d.opacity);
+        if (cam_.sh_degree == 0) return;
+        const Direction dir = direction(g.wx - cam_.position[0], g.wy - cam_.position[1], g.wz - cam_.position[2]);
+        store(grad.dir[0] + row, dir.x), store(grad.dir[1] + row, dir.y), store(grad.dir[2] + row, dir.z);
+        store(grad.dir[3] + row, dir.inv_norm);
+        vf Y[16];
+        sh_basis(cam_.sh_degree, dir, Y);
+        for (int k = 1; k < terms(); ++k) store(grad.basis[k] + row, Y[k]);
     }
 
     // Spherical harmonics: their coefficients' gradients, and the means' through the direction of view.
-    void colors(const Geometry& g, const vf (&rgb)[3], vf& gx, vf& gy, vf& gz) {
-        const int count = (cam_.sh_degree + 1) * (cam_.sh_degree + 1);
-        const Direction dir = direction(g.wx - cam_.position[0], g.wy - cam_.position[1], g.wz - cam_.position[2]);
-        vf Y[16], w[16];
-        sh_basis(cam_.sh_degree, dir, Y);
-        for (int c = 0; c < 3; ++c) put(SH0 + c, 4, SH_C0 * rgb[c]);
-        for (int k = 1; k < count; ++k) {
-            const float* p = rest_ + row_ + 3 * (k - 1) * stride_;
-            w[k] = dot3(load(p), load(p + stride_), load(p + 2 * stride_), rgb[0], rgb[1], rgb[2]);
-            for (int c = 0; c < 3; ++c) put(BASE + 3 * (k - 1) + c, 5, Y[k] * rgb[c]);
+    void colors(ItemGrad& grad) const {
+        RowPlane* rgb = grad.v + 6;
+        for (int c = 0; c < 3; ++c) {
+            for (int i = 0; i < active_; ++i) store(grad.color + at_[i], SH_C0 * load(rgb[c] + at_[i]));
+            put(SH0 + c, 4, grad.color);
         }
-        sh_direction_grad(cam_.sh_degree, dir, w, gx, gy, gz);
+        for (int k = 1; k < terms(); ++k) {
+            RowPlane sum;
+            for (int c = 0; c < 3; ++c) {
+                const float* p = rest_.p + (3 * (k - 1) + c) * stride_;
+                for (int i = 0; i < active_; ++i) {
+                    const int row = at_[i];
+                    const vf d = load(rgb[c] + row), seen = c ? load(sum + row) : vf{};
+                    store(sum + row, fma(load(p + row), d, seen));
+                    store(grad.color + row, load(grad.basis[k] + row) * d);
+                }
+                put(BASE + 3 * (k - 1) + c, 5, grad.color);
+            }
+            for (int i = 0; i < active_; ++i) store(grad.basis[k] + at_[i], load(sum + at_[i]));
+        }
+        if (cam_.sh_degree == 0) return;
+        for (int i = 0; i < active_; ++i) {
+            const int row = at_[i];
+            const Direction dir{load(grad.dir[0] + row), load(grad.dir[1] + row), load(grad.dir[2] + row), load(grad.dir[3] + row)};
+            vf w[16], d[3];
+            for (int k = 1; k < terms(); ++k) w[k] = load(grad.basis[k] + row);
+            sh_direction_grad(cam_.sh_degree, dir, w, d[0], d[1], d[2]);
+            for (int k = 0; k < 3; ++k) store(grad.base[MEANS + k] + row, load(grad.base[MEANS + k] + row) + d[k]);
+        }
     }
+    int terms() const { return (cam_.sh_degree + 1) * (cam_.sh_degree + 1); }
 
     // The gradient of one component goes to Adam, or to the step's sum. One that overflowed (degenerate splats) counts
     // as none, since its square would make the moments useless for good.
-    void put(int component, int group, vf grad) {
-        grad = keep(band(seen_, lt(abs(grad), set1(1e18f))), grad);
-        if (add_) grad = keep(marked_, load(grads_ + component * stride_ + row_)) + grad;
-        if (!last_) {
-            store(grads_ + component * stride_ + row_, keep(rows_, grad));
-            return;
+    void put(int component, int group, const float* grad) const {
+        const Planes& planes = component < BASE ? base_ : rest_;
+        const size_t at = (component < BASE ? component : component - BASE) * stride_;
+        float *p = planes.p + at, *m = planes.m + at, *v = planes.v + at, *sum = grads_ + component * stride_;
+        const float lr = adam_.lr[group];
+        for (int i = 0; i < active_; ++i) {
+            const int row = at_[i];
+            const vm rows = from_bits(rows_[i]);
+            vf g = load(grad + row);
+            g = keep(band(from_bits(seen_[i]), lt(abs(g), set1(1e18f))), g);
+            if (add_) g = keep(from_bits(marked_[i]), load(sum + row)) + g;
+            if (!last_) {
+                store(sum + row, keep(rows, g));
+                continue;
+            }
+            if (row % 16 == 0) {  // the next component's lines
+                __builtin_prefetch(p + stride_ + row, 1);
+                __builtin_prefetch(m + stride_ + row, 1);
+                __builtin_prefetch(v + stride_ + row, 1);
+            }
+            adam_update(adam_, lr, rows, g, p + row, m + row, v + row);
         }
-        const bool base = component < BASE;
-        const size_t at = (size_t)(base ? component : component - BASE) * stride_ + row_;
-        adam_update(adam_, adam_.lr[group], rows_, grad, (base ? base_ : rest_) + at, (base ? m_base_ : m_rest_) + at,
-                    (base ? v_base_ : v_rest_) + at);
     }
 
-    const Layout& layout_;
+    // Of all rows in use
+    void bounds(ItemUpdate& out) const {
+        for (int k = 0; k < 3; ++k) {
+            const float *mean = base_.p + (MEANS + k) * stride_, *scale = base_.p + (SCALES + k) * stride_;
+            vf lo = set1(INF), hi = set1(-INF), most = set1(-INF);
+            for (int row = 0; row < item_.rows; row += W) {
+                const vm used = first(item_.rows - row);
+                lo = min(select(used, load(mean + row), lo), lo);
+                hi = max(select(used, load(mean + row), hi), hi);
+                most = max(select(used, load(scale + row), most), most);
+            }
+            for (int i = 0; i < W; ++i) {
+                out.lo[k] = std::min(out.lo[k], lo[i]), out.hi[k] = std::max(out.hi[k], hi[i]);
+                out.scale = std::max(out.scale, most[i]);
+            }
+        }
+    }
+
     const Camera& cam_;
     const Adam& adam_;
     const Item& item_;
-    const uint8_t flags_;
     const size_t stride_;
-    float *base_, *rest_, *m_base_, *m_rest_, *v_base_, *v_rest_, *grads_ = nullptr, *mark_ = nullptr;
-    bool add_ = false, last_ = false;
-    vm seen_{}, rows_{}, marked_{};
-    int row_ = 0;
+    Planes base_, rest_;
+    float *grads_ = nullptr, *mark_ = nullptr;
+    bool add_, last_;
+    int at_[ITEM_GROUPS], active_ = 0;
+    uint32_t seen_[ITEM_GROUPS], marked_[ITEM_GROUPS], rows_[ITEM_GROUPS];  // bits of lanes: now, before, either
 };
 
 }  // namespace tidegs

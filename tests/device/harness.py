@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,12 +11,15 @@ import torch
 
 from tests.reference.rasterize import render
 from tidegs.device import native
-from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates, PassBlocks, Region, RenderSettings, View
+from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates, PassBlocks, RenderSettings, View
 from tidegs.device.cpu import CpuDevice, CpuFrame
 from tidegs.gaussians.layout import RecordLayout
 
 ISAS = [isa for isa in native.supported_isas() if native.library_path(isa)]
-FIRST_PASS = BlockFlags.FIRST_OF_CAMERA | BlockFlags.LAST_OF_CAMERA | BlockFlags.FIRST_OF_STEP
+torch.set_num_threads(1)  # tests run side by side
+
+FIRST, MIDDLE, LAST = BlockFlags.FIRST_OF_STEP, BlockFlags(0), BlockFlags.LAST_OF_STEP
+STEP = FIRST | LAST
 ADAM = AdamSettings(lrs=(1e-3, 2e-3, 5e-3, 5e-2, 2.5e-3, 1.25e-4), step=3)
 
 
@@ -65,14 +69,20 @@ class Packed:
     cuts: list[int]
     slots: list[int] = field(default_factory=list)
 
-    def blocks(
-        self, flags: BlockFlags | int | list[int] = BlockFlags.ALL, chosen: list[int] | None = None
-    ) -> PassBlocks:
+    def blocks(self, flags: BlockFlags | int = STEP, chosen: list[int] | None = None) -> PassBlocks:
+        """The chosen blocks, or all."""
         chosen = list(range(len(self.slots))) if chosen is None else chosen
-        counts = np.diff(self.cuts)[chosen]
-        values = [int(flags)] * len(chosen) if isinstance(flags, int) else flags
         slots = np.array([self.slots[i] for i in chosen], np.int32)
-        return PassBlocks(slots, counts.astype(np.int32), np.array(values, np.uint8))
+        counts = np.diff(self.cuts)[chosen].astype(np.int32)
+        return PassBlocks(slots, counts, np.full(len(chosen), int(flags), np.uint8))
+
+    def evict_and_reload(self) -> None:
+        """Moves every block to host memory and back into another slot."""
+        host = [np.empty(self.layout.slot_nbytes, np.uint8) for _ in self.slots]
+        self.device.download(self.slots, host)
+        self.device.arena[:] = 0xFF
+        self.slots = self.slots[1:] + self.slots[:1]
+        self.device.upload(host, self.slots)
 
     def rows(self, plane: str) -> np.ndarray:
         """A plane of all rows of the scene, [components, n]; a copy."""
@@ -99,7 +109,7 @@ def pack(
 ) -> Packed:
     """Opens a device and fills its arena; unused rows and scratch planes hold NaN, so that reading them shows."""
     device = CpuDevice(scratch_budget, isa)
-    layout = RecordLayout(capacity, sh_degree, with_carry=True, with_grads=True)
+    layout = RecordLayout(capacity, sh_degree, with_grads=True)
     cuts = cuts or [*range(0, scene.n, capacity), scene.n]
     device.open_arena(layout, len(cuts) + 2)
     slots = np.arange(len(cuts) + 2)
@@ -127,34 +137,30 @@ def run(
     packed: Packed,
     view: View,
     settings: RenderSettings | None = None,
-    flags: BlockFlags | int = BlockFlags.ALL,
-    regions: list[Region] | None = None,
+    flags: BlockFlags | int = STEP,
+    parts: list[list[int]] | None = None,
     depth: bool = False,
     adam: AdamSettings = ADAM,
-    grad_seed: int = 7,
+    between: Callable[[], None] = lambda: None,
 ) -> tuple[CpuFrame, list[BlockUpdates]]:
-    """A camera forward, and backward from random image gradients, in one pass or a pass for each region."""
-    settings = settings or RenderSettings()
-    frame = packed.device.new_frame(view, depth)
-    rgb, alpha_grad, depth_grad = image_grads(view, grad_seed)
-    frame.grad = rgb
+    """A camera, its loss replaced by random image gradients. `parts`: blocks of each part; `between` is called between
+    two parts."""
+    device, settings = packed.device, settings or RenderSettings()
+    parts = parts if parts is not None else [list(range(len(packed.slots)))]
+    frame = device.new_frame(view, depth)
+    device.begin(view, settings, frame)
+    for part in parts:
+        device.add(packed.blocks(flags, part))
+        between()
+    device.finish(frame)
+    frame.grad, alpha_grad, depth_grad = image_grads(view)
     if depth:
         frame.grad_alpha, frame.grad_depth = alpha_grad, depth_grad
-    if not regions:
-        packed.device.forward(view, packed.blocks(flags), settings, frame)
-        return frame, [packed.device.backward(frame, adam)]
-    for region in regions:
-        packed.device.forward(view, packed.blocks(0), settings, frame, region)
+    device.differentiate(frame)
     updates = []
-    for i, region in enumerate(regions):
-        f = int(flags) & (BlockFlags.FIRST_OF_STEP if i == 0 else 0)
-        f |= BlockFlags.FIRST_OF_CAMERA if i == 0 else 0
-        if i == len(regions) - 1:
-            f |= BlockFlags.LAST_OF_CAMERA | (int(flags) & BlockFlags.LAST_OF_STEP)
-        again = packed.device.new_frame(view, depth)
-        again.grad, again.grad_alpha, again.grad_depth = frame.grad, frame.grad_alpha, frame.grad_depth
-        packed.device.forward(view, packed.blocks(int(f)), settings, again, region)
-        updates.append(packed.device.backward(again, adam))
+    for i in reversed(range(len(parts))):
+        updates.insert(0, device.update(i, packed.blocks(flags, parts[i]), adam))
+        between()
     return frame, updates
 
 

@@ -1,6 +1,8 @@
-"""The same bits for any number of threads, any split of the image, any partition into blocks, any scratch budget."""
+"""The same bits for any number of threads, any parts and blocks of a camera, any scratch budget."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,8 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.device.harness import ADAM, ISAS, Packed, look, pack, random_scene, run
-from tidegs.device.base import BlockFlags, Region, RenderSettings
-from tidegs.device.tiles import split, tile_count, whole
+from tidegs.device.base import RenderSettings
 
 SETTINGS = RenderSettings(background=(0.1, 0.2, 0.3))
 VIEW = look(150, 100, 1)
@@ -21,9 +22,8 @@ def outcome(packed: Packed, **kwargs) -> tuple[bytes, bytes]:
     frame, updates = run(packed, VIEW, SETTINGS, **kwargs)
     state = packed.state()
     packed.device.close()
-    pixels = frame.image.tobytes() + frame.alpha.tobytes()
-    assert int(updates[-1].visible.sum()) > 100
-    return pixels, state
+    assert sum(int(u.visible.sum()) for u in updates) > 100
+    return frame.image.tobytes() + frame.alpha.tobytes(), state
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -44,109 +44,74 @@ def test_scratch_budgets_change_nothing(isa, budget):
     scene = random_scene(700, 12)
     wanted = outcome(pack(scene, isa=isa), depth=True)
     packed = pack(scene, isa=isa, scratch_budget=budget)
-    packed.device.forward(VIEW, packed.blocks(), SETTINGS, packed.device.new_frame(VIEW))
+    run(packed, look(150, 100, 2), SETTINGS, flags=4)
     assert packed.device.counts().ranges > 3
-    assert outcome(packed, depth=True) == wanted
-
-
-def quadtree(decisions: list[bool]) -> list[Region]:
-    """A split of the image: each decision divides a region in up to four, or leaves it."""
-    done, todo = [], [whole(VIEW.width, VIEW.height)]
-    for divide in decisions:
-        region = todo.pop(0) if todo else None
-        if region is None:
-            break
-        parts = split(VIEW.width, VIEW.height, region)
-        (todo.extend if divide and len(parts) > 1 else done.extend)(parts if divide else [region])
-    return sorted(done + todo, key=lambda r: r.first)
+    assert outcome(pack(scene, isa=isa, scratch_budget=budget), depth=True) == wanted
 
 
 @given(
-    decisions=st.lists(st.booleans(), max_size=12),
     at=st.lists(st.integers(0, 400), max_size=8),
+    ends=st.lists(st.integers(0, 9), max_size=4),
     shuffle=st.integers(0, 99),
     seed=st.integers(0, 99),
+    move=st.booleans(),
 )
 @hypothesis_settings(max_examples=40, deadline=None)
-def test_regions_and_blocks_change_nothing(decisions, at, shuffle, seed):
+def test_parts_and_blocks_change_nothing(at, ends, shuffle, seed, move):
+    """Any cut into blocks, some of them empty; any parts of them, some of them empty; any slots, and others later."""
     scene = random_scene(400, seed)
     wanted = outcome(pack(scene))
-    packed = pack(scene, [0, *sorted(at), 400], shuffle=shuffle)  # some blocks are empty
-    assert outcome(packed, regions=quadtree(decisions)) == wanted
+    packed = pack(scene, [0, *sorted(at), 400], shuffle=shuffle)
+    n = len(packed.slots)
+    bounds = [0, *sorted(min(e, n) for e in ends), n]
+    parts = [list(range(a, b)) for a, b in pairwise(bounds)]
+    assert outcome(packed, parts=parts, between=packed.evict_and_reload if move else lambda: None) == wanted
 
 
-def needed(packed: Packed, block: int, region: Region) -> bool:
-    """Whether leaving a block out changes a pixel of the region."""
-    frames = []
-    for chosen in (None, [i for i in range(len(packed.slots)) if i != block]):
-        frames.append(packed.device.new_frame(VIEW))
-        packed.device.forward(VIEW, packed.blocks(chosen=chosen), SETTINGS, frames[-1], region)
-    return frames[0].image.tobytes() != frames[1].image.tobytes()
-
-
-def test_blocks_join_only_the_passes_that_need_them():
-    """Each block is in the passes of its regions only, with its own first and last pass; evicted in between."""
-    scene = random_scene(600, 4, spread=2.5, log_scale=-3.0)
-    order = np.argsort(VIEW.viewmat[0, :3] @ scene.base[:3])  # blocks are bands across the image
-    scene.base, scene.rest = scene.base[:, order].copy(), scene.rest[:, order].copy()
-    at = [0, 64, 128, 200, 300, 400, 500, 600]
+def test_camera_of_more_blocks_than_the_arena_holds():
+    """Blocks of one part at a time are resident; the others' slots are overwritten."""
+    scene, at = random_scene(400, 5), [0, 100, 200, 300, 400]
     wanted = outcome(pack(scene, at))
-
-    regions = split(150, 100, whole(150, 100))
-    packed = pack(scene, at)
-    passes = [[b for b in range(7) if needed(packed, b, region)] for region in regions]
-    everywhere = {b for chosen in passes for b in chosen}
-    passes[0] = sorted(set(passes[0]) | (set(range(7)) - everywhere))  # visible perhaps, though they change no pixel
-    assert any(len(chosen) < 7 for chosen in passes)
-    frame = packed.device.new_frame(VIEW)
-    for region, chosen in zip(regions, passes, strict=True):
-        packed.device.forward(VIEW, packed.blocks(0, chosen), SETTINGS, frame, region)
-    frame.grad = run(pack(scene, at), VIEW, SETTINGS)[0].grad
-    for i, (region, chosen) in enumerate(zip(regions, passes, strict=True)):
-        flags = []
-        for b in chosen:
-            first = not any(b in earlier for earlier in passes[:i])
-            last = not any(b in later for later in passes[i + 1 :])
-            flags.append((BlockFlags.FIRST_OF_CAMERA | BlockFlags.FIRST_OF_STEP) * first)
-            flags[-1] |= (BlockFlags.LAST_OF_CAMERA | BlockFlags.LAST_OF_STEP) * last
-        evict_and_reload(packed)
-        packed.device.forward(VIEW, packed.blocks([int(f) for f in flags], chosen), SETTINGS, frame, region)
-        packed.device.backward(frame, ADAM)
-    assert (frame.image.tobytes() + frame.alpha.tobytes(), packed.state()) == wanted
-
-
-def evict_and_reload(packed: Packed) -> None:
-    """Moves every block to host memory and back into another slot."""
-    host = [np.empty(packed.layout.slot_nbytes, np.uint8) for _ in packed.slots]
-    packed.device.download(packed.slots, host)
-    packed.device.arena[:] = 0xFF
-    packed.slots = packed.slots[1:] + packed.slots[:1]
-    packed.device.upload(host, packed.slots)
+    source, small = pack(scene, at), pack(random_scene(1, 0), [0, 1])
+    device, layout = small.device, source.layout
+    host = [source.device.arena[slot].copy() for slot in source.slots]
+    frame = device.new_frame(VIEW)
+    small.cuts = [0, 100]
+    device.begin(VIEW, SETTINGS, frame)
+    for one in host:
+        device.upload([one], small.slots)
+        device.add(small.blocks())
+    device.finish(frame)
+    frame.grad = run(source, VIEW, SETTINGS)[0].grad
+    device.differentiate(frame)
+    for i in reversed(range(4)):
+        device.upload([host[i]], small.slots)
+        (update,) = [device.update(i, small.blocks(), ADAM)]
+        assert update.touched.all()
+        device.download(small.slots, [host[i]])
+    state = b"".join(
+        np.concatenate([layout.view(one, plane)[:, :100] for one in host], 1).tobytes()
+        for plane in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest")
+    )
+    assert (frame.image.tobytes() + frame.alpha.tobytes(), state) == wanted
 
 
 def test_equal_depths_keep_the_order_of_blocks_and_rows():
     """Splats at one depth blend in the order of (block, row), however they are cut into blocks."""
-    scene = random_scene(200, 8)
-    view = look(64, 64, 8)
-    R, t = view.viewmat[:3, :3], view.viewmat[:3, 3]
-    camera = R @ scene.base[:3] + t[:, None]
-    camera[2] = np.round(camera[2])
-    scene.base[:3] = R.T @ (camera - t[:, None])
-    scene.base[:3] = scene.base[:3].round(3)
+    scene, view = random_scene(200, 8), look(64, 64, 8)
+    view.viewmat[:3, :3] = np.eye(3)
+    scene.base[2] = 0  # one depth, exactly
     results = set()
     for at in ([0, 200], [0, 64, 128, 200], [0, 1, 2, 3, 200]):
         results.add(run(pack(scene, at), view, SETTINGS)[0].image.tobytes())
     assert len(results) == 1
+    scene.base, scene.rest = scene.base[:, ::-1].copy(), scene.rest[:, ::-1].copy()
+    assert run(pack(scene), view, SETTINGS)[0].image.tobytes() not in results  # the order of rows matters
 
 
-def test_other_blocks_do_not_change_a_region():
+def test_blocks_out_of_sight_do_not_change_the_image():
     scene = random_scene(300, 9)
     packed = pack(scene, [0, 100, 200, 300])
-    behind = packed.device.arena[packed.slots[2]]
-    packed.layout.field(behind, "means")[:] = 1e6  # out of sight
-    region = Region(0, tile_count(150, 100) // 2)
-    frames = []
-    for chosen in ([0, 1, 2], [0, 1]):
-        frames.append(packed.device.new_frame(VIEW))
-        packed.device.forward(VIEW, packed.blocks(chosen=chosen), SETTINGS, frames[-1], region)
-    assert frames[0].image.tobytes() == frames[1].image.tobytes()
+    packed.layout.field(packed.device.arena[packed.slots[1]], "means")[:] = 1e6
+    images = [run(packed, VIEW, SETTINGS, flags=4, parts=[chosen])[0].image.tobytes() for chosen in ([0, 1, 2], [0, 2])]
+    assert images[0] == images[1]

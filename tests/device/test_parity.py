@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.device.harness import FIRST_PASS, ISAS, look, pack, random_scene, reference, run
+from tests.device.harness import FIRST, ISAS, look, pack, random_scene, reference, run
 from tidegs.device.base import RenderSettings
 
 FIELDS = {
@@ -29,7 +29,7 @@ def close(ours: np.ndarray, theirs: np.ndarray, what: str, tolerance: float = 1e
 
 def check(scene, view, settings, isa, depth=True) -> None:
     packed = pack(scene, isa=isa)
-    frame, _ = run(packed, view, settings, flags=FIRST_PASS, depth=depth)
+    frame, _ = run(packed, view, settings, flags=FIRST, depth=depth)
     theirs = reference(scene, view, settings, depth)
     close(frame.image, theirs["image"], "image")
     close(frame.alpha, theirs["alpha"], "alpha")

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.device.harness import ADAM, FIRST_PASS, ISAS, Packed, look, pack, random_scene, reference, run
-from tests.device.test_bits import evict_and_reload
-from tidegs.device.base import AdamSettings, BlockFlags, RenderSettings
-from tidegs.device.tiles import split, whole
+from tests.device.harness import ADAM, FIRST, ISAS, LAST, MIDDLE, Packed, look, pack, random_scene, reference, run
+from tidegs.device.base import AdamSettings, PassBlocks, RenderSettings
+from tidegs.device.cpu import CpuDevice
 from tidegs.errors import DeviceError
+from tidegs.gaussians.layout import RecordLayout
 
-CAMERA = BlockFlags.FIRST_OF_CAMERA | BlockFlags.LAST_OF_CAMERA
-FIRST, MIDDLE, LAST = CAMERA | BlockFlags.FIRST_OF_STEP, CAMERA, CAMERA | BlockFlags.LAST_OF_STEP
 GROUPS = [slice(0, 3), slice(3, 7), slice(7, 10), slice(10, 11), slice(11, 14), slice(14, 59)]
 PLANES = ("base", "rest")
 
@@ -33,7 +31,7 @@ def test_adam_equals_torch_on_visible_rows_and_leaves_the_others(isa):
     for step in range(1, 4):
         before = parameters(ours)
         copy_state(ours, grads)
-        run(grads, view, flags=FIRST_PASS)
+        run(grads, view, flags=FIRST)
         gradient = grads.rows("grads")
         seen = gradient[-1] == 1
         assert 0 < seen.sum() < len(seen)
@@ -74,7 +72,7 @@ def test_step_of_several_cameras_sums_their_gradients():
     summed = pack(scene, at)
     for view, flags in zip(views, (FIRST, MIDDLE, MIDDLE), strict=True):
         run(summed, view, settings, flags)
-        evict_and_reload(summed)
+        summed.evict_and_reload()
     grads = summed.rows("grads")
     np.testing.assert_array_equal(grads[-1] == 1, visible)
     np.testing.assert_array_equal(grads[-1] == 0, ~visible)
@@ -91,18 +89,23 @@ def test_step_of_several_cameras_sums_their_gradients():
     np.testing.assert_allclose(m[:, visible], 0.1 * grads[:14, visible], rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("split_camera", [0, 1, 2])
-def test_step_of_several_cameras_gives_the_same_bits_when_one_is_split(split_camera):
+@pytest.mark.parametrize("parted", [0, 1, 2])
+def test_step_of_several_cameras_gives_the_same_bits_when_one_is_parted(parted):
     scene = random_scene(300, 23, spread=3)
     at = [0, 64, 150, 300]
     results = []
-    for regions in (None, split(80, 60, whole(80, 60))):
+    for parts in (None, [[0], [1, 2]], [[0, 1], [], [2]]):
         packed = pack(scene, at)
         for i, flags in enumerate((FIRST, MIDDLE, LAST)):
-            run(packed, look(80, 60, i), flags=flags, regions=regions if i == split_camera else None)
-            evict_and_reload(packed)
+            run(
+                packed,
+                look(80, 60, i),
+                flags=flags,
+                parts=parts if i == parted else None,
+                between=packed.evict_and_reload,
+            )
         results.append(packed.state())
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]
 
 
 def test_block_seen_by_an_earlier_camera_only_is_updated_in_its_last_pass():
@@ -154,8 +157,7 @@ def test_single_whole_camera_writes_parameters_and_moments_only():
     packed = pack(scene)
     layout, slot = packed.layout, packed.device.arena[packed.slots[0]]
     run(packed, look(50, 50, 1))
-    for plane in ("carry", "grads"):
-        assert np.isnan(layout.view(slot, plane)).all()
+    assert np.isnan(layout.view(slot, "grads")).all()
     for plane in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest"):
         assert np.isnan(layout.view(slot, plane)[:, 200:]).all()
 
@@ -170,22 +172,54 @@ def test_bands_not_in_use_are_not_touched():
 
 
 def test_misuse_is_refused():
-    scene, view = random_scene(100, 29), look(50, 50, 1)
+    scene, view, settings = random_scene(100, 29), look(50, 50, 1), RenderSettings()
     packed = pack(scene)
-    device = packed.device
+    device, blocks = packed.device, packed.blocks()
     frame = device.new_frame(view)
-    with pytest.raises(DeviceError, match="without a forward pass"):
-        device.backward(frame, ADAM)
-    with pytest.raises(DeviceError, match="LAST_OF_STEP without LAST_OF_CAMERA"):
-        run(packed, view, flags=BlockFlags.LAST_OF_STEP)
-    blocks = packed.blocks()
-    blocks.slots[0] = 99
-    with pytest.raises(DeviceError, match="slot 99"):
-        device.forward(view, blocks, RenderSettings(), frame)
+    with pytest.raises(DeviceError, match="add was called out of order"):
+        device.add(blocks)
     with pytest.raises(DeviceError, match="frame is"):
-        device.forward(look(49, 50), packed.blocks(), RenderSettings(), frame)
+        device.begin(look(49, 50), settings, frame)
+    with pytest.raises(DeviceError, match="sh_degree 4"):
+        device.begin(view, RenderSettings(sh_degree=4), frame)
+    device.begin(view, settings, frame)
+    wrong = packed.blocks()
+    wrong.slots[0] = 99
+    with pytest.raises(DeviceError, match="slot 99"):
+        device.add(wrong)
+    wrong = packed.blocks()
+    wrong.counts[0] = 513
+    with pytest.raises(DeviceError, match="513 rows in use"):
+        device.add(wrong)
+    device.add(blocks)
+    with pytest.raises(DeviceError, match="differentiate was called out of order"):
+        device.differentiate(frame)
+    device.finish(frame)
+    with pytest.raises(DeviceError, match="without a loss"):
+        device.differentiate(frame)
     with pytest.raises(DeviceError, match="uint8"):
         device.loss(frame, np.zeros((50, 50, 3), np.float32), 0.2)
+    device.loss(frame, np.zeros((50, 50, 3), np.uint8), 0.2)
+    device.differentiate(frame)
+    with pytest.raises(DeviceError, match="part 1 was never added"):
+        device.update(1, blocks, ADAM)
+    with pytest.raises(DeviceError, match="bytes is short"):
+        device.upload([np.empty(4096, np.uint8)], [0])
     device.close()
     with pytest.raises(DeviceError, match="no arena"):
-        device.forward(view, packed.blocks(), RenderSettings(), frame)
+        device.begin(view, settings, frame)
+
+
+def test_step_of_several_cameras_needs_a_grads_plane():
+    view = look(50, 50, 1)
+    device = CpuDevice()
+    device.open_arena(RecordLayout(64), 1)
+    frame = device.new_frame(view)
+    blocks = PassBlocks(np.zeros(1, np.int32), np.full(1, 64, np.int32), np.full(1, int(FIRST), np.uint8))
+    device.begin(view, RenderSettings(), frame)
+    device.add(blocks)
+    device.finish(frame)
+    device.loss(frame, np.zeros((50, 50, 3), np.uint8), 0.2)
+    device.differentiate(frame)
+    with pytest.raises(DeviceError, match="no `grads` plane"):
+        device.update(0, blocks, ADAM)

@@ -21,7 +21,7 @@ class CLayout(c.Structure):
 
     _fields_ = [
         *((name, c.c_int64) for name in ("slot_nbytes", "capacity", "rest_components")),
-        *((name, c.c_int64) for name in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest", "carry", "grads")),
+        *((name, c.c_int64) for name in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest", "grads")),
     ]
 
 
@@ -40,18 +40,18 @@ class CCamera(c.Structure):
 
 
 class CBlocks(c.Structure):
-    """The blocks of a pass and its range of tiles."""
+    """A part of a camera's blocks."""
 
     _fields_ = [
         *((name, c.c_void_p) for name in ("arena", "slots", "counts")),
-        *((name, c.c_int32) for name in ("n", "first_tile", "last_tile")),
+        ("n", c.c_int32),
     ]
 
 
 class CPlanes(c.Structure):
     """Planes of an image, or of its gradient; alpha's gradient and both depths may be null."""
 
-    _fields_ = [(name, c.c_void_p) for name in ("rgb", "alpha", "depth")]
+    _fields_ = [*((name, c.c_void_p) for name in ("rgb", "alpha", "depth")), ("height", c.c_int64)]
 
 
 class CAdam(c.Structure):
@@ -75,8 +75,6 @@ def library(isa: str | None = None) -> c.CDLL:
     lib.tidegs_raster_open.restype = pointer
     lib.tidegs_raster_close.argtypes = [pointer]
     lib.tidegs_raster_close.restype = None
-    lib.tidegs_raster_forward.argtypes = [pointer] * 4
-    lib.tidegs_raster_backward.argtypes = [pointer] * 5
     lib.tidegs_raster_begin.argtypes = [pointer] * 2
     lib.tidegs_raster_begin.restype = None
     lib.tidegs_raster_add.argtypes = [pointer] * 2
@@ -99,9 +97,8 @@ def layout(record: RecordLayout) -> CLayout:
     """The planes of a slot."""
     at = record.offsets
     planes = [at[name] for name in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest")]
-    carry = at["carry"] if record.with_carry else -1
     grads = at["grads"] if record.with_grads else -1
-    return CLayout(record.slot_nbytes, record.capacity, record.rest_components, *planes, carry, grads)
+    return CLayout(record.slot_nbytes, record.capacity, record.rest_components, *planes, grads)
 
 
 def camera(view: View, settings: RenderSettings) -> CCamera:

@@ -1,6 +1,6 @@
 """The CPU device: the arena is ordinary memory, kernels are C++ on all cores (csrc/).
 
-Invariant: the result of a pass has the same bits for any number of threads and for any split of an image into regions.
+Invariant: a camera gives the same bits for any number of threads, any parts of its blocks, and any scratch budget.
 """
 
 from __future__ import annotations
@@ -19,22 +19,19 @@ from tidegs.device.base import (
     Frame,
     LossValue,
     PassBlocks,
-    Region,
     RenderSettings,
     View,
 )
-from tidegs.device.tiles import tile_count
 from tidegs.errors import DeviceError
 from tidegs.gaussians.layout import RecordLayout
 
 DEFAULT_SCRATCH = 1 << 30
-CAMERA_ENDS = np.uint8(BlockFlags.FIRST_OF_CAMERA | BlockFlags.LAST_OF_CAMERA)
 STEP_ENDS = np.uint8(BlockFlags.FIRST_OF_STEP | BlockFlags.LAST_OF_STEP)
 
 
 @dataclass
 class CpuFrame(Frame):
-    """A frame and the gradients that `loss` (or the caller) left for `backward`."""
+    """A frame and the gradients that `loss` (or the caller) left for `differentiate`."""
 
     grad: np.ndarray | None = None  # float32 [3, height, width], dL/dimage
     grad_alpha: np.ndarray | None = None  # float32 [height, width]
@@ -43,29 +40,19 @@ class CpuFrame(Frame):
 
 @dataclass(frozen=True)
 class PassCounts:
-    """Of the last forward pass."""
+    """Of the last image."""
 
     splats: int  # rows with radius > 0
     visits: int  # pairs of a tile and a splat that can touch it
-    ranges: int  # consecutive parts that the scratch budget made of the region
-    evaluations: int  # pixels x splats of the last part: groups of pixels with at least one that the splat adds to
-
-
-@dataclass
-class _Pending:
-    """What a forward pass leaves for its backward; holds what C++ points to."""
-
-    view: View
-    blocks: PassBlocks
-    slots: np.ndarray
-    counts: np.ndarray
+    ranges: int  # of tiles, one after the other, that the scratch budget made of the image
+    evaluations: int  # pixels x splats of the last range: groups of pixels with at least one that the splat adds to
 
 
 class CpuDevice:
     """See tidegs.device.base.Device.
 
-    `scratch_budget` (bytes) bounds the lists and partial gradients of a pass, 65 bytes for each pair of a splat and a
-    tile; a region that needs more is rendered in consecutive parts, to the same bits.
+    `scratch_budget` (bytes) bounds the lists and partial gradients of an image, 57 bytes for each pair of a splat and a
+    tile; they are counted first, and an image that needs more is rendered in consecutive ranges of tiles.
     """
 
     name = "cpu"
@@ -75,8 +62,7 @@ class CpuDevice:
         self.isa: str = self._lib.tidegs_isa().decode()
         self._budget = scratch_budget
         self._raster: int | None = None
-        self._pending: _Pending | None = None
-        self._tiles = 0
+        self._parts, self._stage = 0, "closed"
         self.arena = np.empty((0, 0), np.uint8)
 
     def open_arena(self, layout: RecordLayout, slots: int) -> None:
@@ -114,22 +100,29 @@ class CpuDevice:
         image, alpha = np.zeros((3, *shape), np.float32), np.zeros(shape, np.float32)
         return CpuFrame(image, alpha, np.zeros(shape, np.float32) if depth else None)
 
-    def forward(
-        self, view: View, blocks: PassBlocks, settings: RenderSettings, frame: Frame, region: Region | None = None
-    ) -> None:
-        raster = self._opened()
-        region = region or Region(0, tile_count(view.width, view.height))
-        self._check(view, blocks, settings, frame, region)
-        slots = np.ascontiguousarray(blocks.slots, np.int32)
-        counts = np.ascontiguousarray(blocks.counts, np.int32)
-        passed = abi.CBlocks(
-            self.arena.ctypes.data, slots.ctypes.data, counts.ctypes.data, len(slots), region.first, region.last
-        )
-        planes = abi.CPlanes(abi.address(frame.image), abi.address(frame.alpha), abi.address(frame.depth))
+    def begin(self, view: View, settings: RenderSettings, frame: Frame) -> None:
+        if frame.alpha.shape != (view.height, view.width):
+            raise DeviceError(f"the frame is {list(frame.alpha.shape)}, the view {[view.height, view.width]} pixels")
+        if not 0 <= settings.sh_degree <= self.layout.sh_degree:
+            raise DeviceError(
+                f"sh_degree {settings.sh_degree} is not between 0 and the layout's {self.layout.sh_degree}"
+            )
         camera = abi.camera(view, settings)
-        self._pending = None
-        self._call("forward", raster, ctypes.byref(camera), ctypes.byref(passed), ctypes.byref(planes))
-        self._pending = _Pending(view, blocks, slots, counts)
+        self._lib.tidegs_raster_begin(self._opened(), ctypes.byref(camera))
+        self._parts, self._stage = 0, "begun"
+
+    def add(self, blocks: PassBlocks) -> None:
+        passed, _kept = self._blocks(blocks)
+        self._expect("add", "begun")
+        self._call("add", self._opened(), ctypes.byref(passed))
+        self._parts += 1
+
+    def finish(self, frame: Frame) -> None:
+        self._expect("finish", "begun")
+        height = frame.alpha.shape[0]
+        planes = abi.CPlanes(abi.address(frame.image), abi.address(frame.alpha), abi.address(frame.depth), height)
+        self._call("finish", self._opened(), ctypes.byref(planes))
+        self._stage = "rendered"
 
     def loss(self, frame: Frame, target: np.ndarray, ssim_lambda: float, scale: float = 1.0) -> LossValue:
         assert isinstance(frame, CpuFrame)
@@ -148,65 +141,23 @@ class CpuDevice:
         )  # fmt: skip
         return LossValue(total=float(out[2]), l1=float(out[0]), ssim=float(out[1]))
 
-    def backward(self, frame: Frame, adam: AdamSettings) -> BlockUpdates:
-        """See Device.backward. The gradient is frame.grad, where `loss` left it; frame.grad_alpha and frame.grad_depth
-        (the latter only of a frame with depth) join in where they are set."""
-        raster, pending = self._opened(), self._pending
-        assert isinstance(frame, CpuFrame)
-        if pending is None or frame.grad is None:
-            raise DeviceError("backward was called without a forward pass and a loss before it")
-        n = len(pending.slots)
-        flags = np.ascontiguousarray(pending.blocks.flags, np.uint8)
-        self._check_flags(flags, n)
-        grads = [frame.grad, frame.grad_alpha, frame.grad_depth]
-        grads = [None if g is None else np.ascontiguousarray(g, np.float32) for g in grads]
-        out = BlockUpdates(
-            lo=np.empty((n, 3), np.float32),
-            hi=np.empty((n, 3), np.float32),
-            extent=np.empty(n, np.float32),
-            visible=np.empty(n, np.int32),
-            touched=np.empty(n, bool),
-        )
-        updates = abi.CUpdates(*(abi.address(a) for a in (out.lo, out.hi, out.extent, out.visible, out.touched)))
-        planes = abi.CPlanes(*(abi.address(g) for g in grads))
-        step = abi.adam(adam)
-        self._pending = None  # parameters change: the pass cannot be differentiated twice
-        self._call(
-            "backward", raster, ctypes.byref(planes), flags.ctypes.data, ctypes.byref(step), ctypes.byref(updates)
-        )
-        return out
-
-    def begin(self, view: View, settings: RenderSettings, frame: Frame) -> None:
-        if frame.alpha.shape != (view.height, view.width):
-            raise DeviceError(f"the frame is {list(frame.alpha.shape)}, the view {[view.height, view.width]} pixels")
-        if not 0 <= settings.sh_degree <= self.layout.sh_degree:
-            raise DeviceError(
-                f"sh_degree {settings.sh_degree} is not between 0 and the layout's {self.layout.sh_degree}"
-            )
-        camera = abi.camera(view, settings)
-        self._tiles = tile_count(view.width, view.height)
-        self._lib.tidegs_raster_begin(self._opened(), ctypes.byref(camera))
-
-    def add(self, blocks: PassBlocks) -> None:
-        passed, _kept = self._blocks(blocks)
-        self._call("add", self._opened(), ctypes.byref(passed))
-
-    def finish(self, frame: Frame) -> None:
-        planes = abi.CPlanes(abi.address(frame.image), abi.address(frame.alpha), abi.address(frame.depth))
-        self._call("finish", self._opened(), ctypes.byref(planes))
-
     def differentiate(self, frame: Frame) -> None:
         """See Device.differentiate. The gradient is frame.grad, where `loss` left it; frame.grad_alpha and
         frame.grad_depth (the latter only of a frame with depth) join in where they are set."""
         assert isinstance(frame, CpuFrame)
+        self._expect("differentiate", "rendered")
         if frame.grad is None:
             raise DeviceError("differentiate was called without a loss before it")
         grads = [frame.grad, frame.grad_alpha, frame.grad_depth]
         grads = [None if g is None else np.ascontiguousarray(g, np.float32) for g in grads]
-        planes = abi.CPlanes(*(abi.address(g) for g in grads))
+        planes = abi.CPlanes(*(abi.address(g) for g in grads), frame.alpha.shape[0])
         self._call("differentiate", self._opened(), ctypes.byref(planes))
+        self._stage = "differentiated"
 
     def update(self, part: int, blocks: PassBlocks, adam: AdamSettings) -> BlockUpdates:
+        self._expect("update", "differentiated")
+        if not 0 <= part < self._parts:
+            raise DeviceError(f"part {part} was never added: the camera has {self._parts}")
         passed, _kept = self._blocks(blocks)
         n = len(blocks.slots)
         flags = np.ascontiguousarray(blocks.flags, np.uint8)
@@ -216,7 +167,6 @@ class CpuDevice:
             raise DeviceError(
                 "a step has several cameras, but slots have no `grads` plane: set with_grads in the layout"
             )
-        flags = flags | CAMERA_ENDS
         out = BlockUpdates(
             lo=np.empty((n, 3), np.float32),
             hi=np.empty((n, 3), np.float32),
@@ -242,11 +192,11 @@ class CpuDevice:
             raise DeviceError(f"a pass names slot {slots.max()} of an arena of {len(self.arena)}")
         if len(slots) and (counts.min() < 0 or counts.max() > self.layout.capacity):
             raise DeviceError(f"a block has {counts.max()} rows in use, more than its capacity {self.layout.capacity}")
-        passed = abi.CBlocks(self.arena.ctypes.data, slots.ctypes.data, counts.ctypes.data, len(slots), 0, self._tiles)
+        passed = abi.CBlocks(self.arena.ctypes.data, slots.ctypes.data, counts.ctypes.data, len(slots))
         return passed, (slots, counts)
 
     def counts(self) -> PassCounts:
-        """Sizes of the last forward pass."""
+        """Sizes of the last image."""
         out = (ctypes.c_int64 * 4)()
         self._lib.tidegs_raster_counts(self._opened(), out)
         return PassCounts(*out)
@@ -258,7 +208,7 @@ class CpuDevice:
     def close(self) -> None:
         if self._raster is not None:
             self._lib.tidegs_raster_close(self._raster)
-        self._raster, self._pending = None, None
+        self._raster, self._stage = None, "closed"
         self.arena = np.empty((0, 0), np.uint8)
 
     def _opened(self) -> int:
@@ -270,36 +220,6 @@ class CpuDevice:
         if getattr(self._lib, f"tidegs_raster_{name}")(*args):
             raise DeviceError(f"memory ran out in a {name} pass on the CPU: lower --device-memory, or the image size")
 
-    def _check(self, view: View, blocks: PassBlocks, settings: RenderSettings, frame: Frame, region: Region) -> None:
-        tiles = tile_count(view.width, view.height)
-        if frame.alpha.shape != (view.height, view.width):
-            raise DeviceError(f"the frame is {list(frame.alpha.shape)}, the view {[view.height, view.width]} pixels")
-        if not 0 <= region.first <= region.last <= tiles:
-            raise DeviceError(f"region {region.first} to {region.last} is not within the image's {tiles} tiles")
-        if not 0 <= settings.sh_degree <= self.layout.sh_degree:
-            raise DeviceError(
-                f"sh_degree {settings.sh_degree} is not between 0 and the layout's {self.layout.sh_degree}"
-            )
-        slots, counts = np.asarray(blocks.slots), np.asarray(blocks.counts)
-        if len(slots) != len(counts):
-            raise DeviceError(f"a pass has {len(slots)} slots and {len(counts)} counts")
-        if len(slots) and (slots.min() < 0 or slots.max() >= len(self.arena)):
-            raise DeviceError(f"a pass names slot {slots.max()} of an arena of {len(self.arena)}")
-        if len(slots) and (counts.min() < 0 or counts.max() > self.layout.capacity):
-            raise DeviceError(f"a block has {counts.max()} rows in use, more than its capacity {self.layout.capacity}")
-
-    def _check_flags(self, flags: np.ndarray, n: int) -> None:
-        if len(flags) != n:
-            raise DeviceError(f"a pass has {n} blocks and {len(flags)} flags")
-        camera_split = (flags & (BlockFlags.FIRST_OF_CAMERA | BlockFlags.LAST_OF_CAMERA)) != 3
-        if camera_split.any() and not self.layout.with_carry:
-            raise DeviceError(
-                "a camera is split into passes, but slots have no `carry` plane: set with_carry in the layout"
-            )
-        last = (flags & BlockFlags.LAST_OF_CAMERA) != 0
-        if (last & ((flags & BlockFlags.LAST_OF_STEP) == 0)).any() and not self.layout.with_grads:
-            raise DeviceError(
-                "a step has several cameras, but slots have no `grads` plane: set with_grads in the layout"
-            )
-        if (~last & ((flags & BlockFlags.LAST_OF_STEP) != 0)).any():
-            raise DeviceError("a block's flags have LAST_OF_STEP without LAST_OF_CAMERA")
+    def _expect(self, call: str, stage: str) -> None:
+        if self._stage != stage:
+            raise DeviceError(f"{call} was called out of order: begin, add, finish, loss, differentiate, update")
