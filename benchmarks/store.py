@@ -1,10 +1,9 @@
 """The block store against fio: random block reads, writes, both at once, and ingest, each as a share of fio's rate.
 
 fio runs with direct I/O, of the same request size, on the same file system, taking turns with the store; its better
-result of one request in flight and of eight counts. Both sides count their best round, since other loads only ever slow
-them down. Prints one JSON line: read_vs_fio, write_vs_fio, mixed_vs_fio (records of 2.8 MiB), the same for records of
-0.9 MiB, ingest_vs_fio (bytes of records written in bulk, from Gaussians in memory, to fio's sequential writes), and
-the rates in MiB/s.
+result of one request in flight and of eight counts. Ratios are medians over rounds, rates those of the best round.
+Prints one JSON line: read_vs_fio, write_vs_fio, mixed_vs_fio (records of 2.8 MiB), the same for records of 0.9 MiB,
+ingest_vs_fio (bytes of records written in bulk, from Gaussians in memory, to fio's sequential writes), MiB/s.
 
     python benchmarks/store.py [--folder DIR] [--size GIB] [--seconds S] [--rounds N]
 """
@@ -109,17 +108,25 @@ def measure_blocks(folder: Path, planes: tuple[str, ...], size: int, seconds: fl
     ours: dict[str, list[float]] = {"read": [], "write": [], "mixed": []}
     theirs: dict[str, list[float]] = {"read": [], "write": [], "mixed": []}
     patterns = {"read": "randread", "write": "randwrite", "mixed": "randrw"}
+    steps = {
+        "read": lambda s: blocks.rate(blocks.read, s),
+        "write": lambda s: blocks.rate(blocks.write, s),
+        "mixed": blocks.mixed,
+    }
     fio(folder, "write", MIB, size, seconds)  # lays the file out
     for _ in range(rounds):
         for name, pattern in patterns.items():
             theirs[name].append(fio(folder, pattern, blocks.nbytes, size, seconds))
-        ours["read"].append(blocks.rate(blocks.read, seconds))
-        ours["write"].append(blocks.rate(blocks.write, seconds))
-        ours["mixed"].append(blocks.mixed(seconds))
+            ours[name].append(steps[name](seconds))
     blocks.store.close()
     shutil.rmtree(folder / "store")
-    out = {f"{n}_vs_fio": max(ours[n]) / max(theirs[n]) for n in ours}
+    out = {f"{n}_vs_fio": ratio(ours[n], theirs[n]) for n in ours}
     return out | {f"{n}_mib_s": max(ours[n]) for n in ours} | {f"fio_{n}_mib_s": max(theirs[n]) for n in theirs}
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median over rounds, each of which had both sides one after the other."""
+    return float(np.median(np.array(ours) / np.array(theirs)))
 
 
 def measure_ingest(folder: Path, size: int, seconds: float, rounds: int) -> dict[str, float]:
@@ -139,7 +146,7 @@ def measure_ingest(folder: Path, size: int, seconds: float, rounds: int) -> dict
         ours.append(written / MIB / (time.perf_counter() - start))
         shutil.rmtree(folder / "store")
     return {
-        "ingest_vs_fio": max(ours) / max(theirs),
+        "ingest_vs_fio": ratio(ours, theirs),
         "ingest_mib_s": max(ours),
         "fio_sequential_write_mib_s": max(theirs),
     }
@@ -150,7 +157,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("."), help="where to write; on the disk to be measured")
     parser.add_argument("--size", type=float, default=1.0, help="GiB of each file (default 1; at most 4 are needed)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     if shutil.which("fio") is None:
         print("benchmarks/store.py compares with fio, which is not installed: apt-get install fio", file=sys.stderr)

@@ -33,7 +33,16 @@ struct Free {
 };
 using Buffer = std::unique_ptr<uint8_t, Free>;
 
-Buffer aligned(size_t n) { return Buffer(static_cast<uint8_t*>(std::aligned_alloc(kPage, n))); }
+// Pages of this thread's own, kept between calls: fresh memory is slow to touch first. nullptr where there is none.
+uint8_t* thread_pages(size_t n) {
+    thread_local Buffer buffer;
+    thread_local size_t size = 0;
+    if (n > size) {
+        buffer.reset(static_cast<uint8_t*>(std::aligned_alloc(kPage, n)));
+        size = buffer ? n : 0;
+    }
+    return buffer.get();
+}
 
 // Moves the whole range, however short the single transfers are; returns 0, an errno or kEndOfFile.
 int32_t transfer_all(Transfer call, int fd, std::vector<struct iovec>& iov, off_t at, size_t left) {
@@ -105,15 +114,15 @@ class Engine {
         return std::count_if(r, r + n, [](const Request& q) { return q.status != 0; });
     }
 
-    // Scratch pages of a run: a header page each, and the payload where seeds are to be expanded.
-    uint8_t* segments(Request** run, size_t n, bool reading, std::vector<struct iovec>& iov, Buffer& pages,
-                      std::vector<uint8_t*>& at, size_t* total) {
+    // Lays out a run: a header page each (of the thread's own), then the planes; the payload too where seeds are to be
+    // expanded. False where memory is short.
+    bool segments(Request** run, size_t n, bool reading, std::vector<struct iovec>& iov, std::vector<uint8_t*>& at,
+                  size_t* total) {
         size_t need = 0;
         const auto expands = [&](const Request& r) { return reading && r.kind == kSeedKind && !r.packed; };
         for (size_t i = 0; i < n; ++i) need += kPage + (expands(*run[i]) ? seed_nbytes(layout_) : 0);
-        pages = aligned(need);
-        if (!pages) return nullptr;
-        uint8_t* p = pages.get();
+        uint8_t* p = thread_pages(need);
+        if (!p) return false;
         *total = 0;
         for (size_t i = 0; i < n; ++i) {
             const Request& r = *run[i];
@@ -129,7 +138,7 @@ class Engine {
             }
             *total += kPage + payload_nbytes(layout_, r);
         }
-        return pages.get();
+        return true;
     }
 
     uint32_t payload_crc(const Request& r, const uint8_t* seeds) const {
@@ -147,9 +156,8 @@ class Engine {
     void read_run(Request** run, size_t n) {
         std::vector<struct iovec> iov;
         std::vector<uint8_t*> pages;
-        Buffer buffer;
         size_t total;
-        if (!segments(run, n, true, iov, buffer, pages, &total)) return fail(run, n, ENOMEM);
+        if (!segments(run, n, true, iov, pages, &total)) return fail(run, n, ENOMEM);
         const int32_t status = transfer_all(read_, run[0]->fd, iov, run[0]->offset, total);
         if (status) return fail(run, n, status);
         for (size_t i = 0; i < n; ++i) {
@@ -171,9 +179,8 @@ class Engine {
     void write_run(Request** run, size_t n) {
         std::vector<struct iovec> iov;
         std::vector<uint8_t*> pages;
-        Buffer buffer;
         size_t total;
-        if (!segments(run, n, false, iov, buffer, pages, &total)) return fail(run, n, ENOMEM);
+        if (!segments(run, n, false, iov, pages, &total)) return fail(run, n, ENOMEM);
         for (size_t i = 0; i < n; ++i) {
             run[i]->crc = payload_crc(*run[i], run[i]->slot);
             fill_header(layout_, *run[i], pages[i]);
