@@ -47,9 +47,12 @@ def _decide(
 
 
 @numba.njit(nogil=True, cache=True)
-def _is_pruned(opacity: np.float32, scale: np.float32, radius: np.float32, opa: float, big: float, wide: float) -> bool:
+def _is_pruned(
+    opacity: np.float32, scale: np.float32, radius: np.float32, opa: np.float32, big: np.float32, wide: np.float32
+) -> bool:
     """`scale`: greatest, not logarithmic. `big` and `wide` are negative where they do not count."""
-    return sigmoid(opacity) < opa or (big >= 0 and scale > big) or (wide >= 0 and radius > wide)
+    too_big = (big >= 0 and scale > big) or (wide >= 0 and radius > wide)
+    return bool(sigmoid(opacity) < opa or too_big)
 
 
 @numba.njit(nogil=True, cache=True)

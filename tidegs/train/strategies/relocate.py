@@ -57,7 +57,8 @@ def draw_rows(base: np.ndarray, count: int, floor: float, n: int, key: np.uint64
         sums[i] = total
     out = np.empty(n if total > 0 else 0, np.int32)
     for i in range(len(out)):
-        out[i] = min(np.searchsorted(sums, uniform(key, first + i) * total, side="right"), count - 1)
+        row = np.searchsorted(sums, uniform(key, first + i) * total, side="right")
+        out[i] = row if row < count else count - 1
     return out
 
 
