@@ -59,8 +59,8 @@ def _loads(offsets: np.ndarray, ids: np.ndarray, order: np.ndarray, blocks: int,
         missing = 0
         for i in range(first, last):
             missing += next_use[ids[i]] < 0
-        # Residents that this visit needs have the nearest next use of all, t, and stay.
-        resident -= _evict(heap, next_use, resident + missing - capacity, t)
+        if last - first <= capacity:  # residents that this visit needs have the nearest next use of all, t, and stay
+            resident -= _evict(heap, next_use, resident + missing - capacity, t)
         for i in range(first, last):
             next_use[ids[i]] = later[at]
             heapq.heappush(heap, (-later[at], np.int64(ids[i])))

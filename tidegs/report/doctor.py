@@ -48,7 +48,7 @@ def examine(folder: Path, measure: bool = True) -> list[Finding]:
         _cpu,
         _memory,
         lambda: _folder(folder),
-        *([lambda: _disk(folder)] if measure else []),
+        *([_copies, lambda: _disk(folder)] if measure else []),
         _limits,
         _pages,
         lambda: (Finding(*line) for line in gpu_findings(measure)),

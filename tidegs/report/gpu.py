@@ -21,7 +21,7 @@ _COPY_NBYTES = 256 << 20
 def gpu_findings(measure: bool) -> Iterator[Line]:
     """Findings as (name, state, found, remedy)."""
     driver = _driver()
-    torch = _torch()
+    torch = _torch() if driver else None
     if torch is None or not torch.cuda.is_available():
         yield _no_gpu(driver, torch)
         return

@@ -285,7 +285,7 @@
     };
     over("Loss", "loss", "plain");
     over("PSNR of training images", "psnr", "db", { zero: false });
-    over("Time a step", "ms", "ms");
+    over("Time a step", "ms", "ms", { clip: true });
     over("Share of the time spent waiting for blocks", "stall_share", "share");
     for (const [title, key, unit] of [["Process memory", "rss", "bytes"], ["Arena in use", "arena", "bytes"]]) {
       const found = runs.filter((r) => (r.curves.tiers || {})[key]).map((r) => ({ name: r.name, x: r.curves.step, y: r.curves.tiers[key] }));
