@@ -41,6 +41,7 @@ class Counters:
         self.dropped_blocks = 0
         self.slots = {"arena": 0, "host": 0}  # that held blocks when the last pass was handed out
         self.peak_slots = {"arena": 0, "host": 0}
+        self._pass_seconds = 0.0  # of late
         self._busy_since = 0.0
         self._busy_links = 0
         self._busy_seconds = 0.0
@@ -80,6 +81,18 @@ class Counters:
         self.stalls += 1
         self.stall_seconds += end - start
         self.event("stall", start, end)
+
+    def computed(self, start: float) -> None:
+        """A pass that was handed out at `start` is done."""
+        took = self.now() - start
+        self.event("compute", start, start + took)
+        self._pass_seconds += (took - self._pass_seconds) * (0.1 if self._pass_seconds else 1.0)
+
+    def hideable_blocks(self) -> float:
+        """How many blocks the slowest link could move in the time of a pass."""
+        with self._lock:
+            seconds = max(self.seconds.values())
+            return self._pass_seconds * self.blocks["upload"] / seconds if seconds > 0 else 0.0
 
     def peak(self, arena: int, host: int) -> None:
         """Slots that hold blocks now."""

@@ -20,6 +20,7 @@ from tidegs.residency.schedule import Step
 from tidegs.residency.visibility import working_sets
 
 MAX_QUEUE = 64  # passes
+_WORTH_HIDING = 0.02  # of a pass
 _MAX_USES = 150_000_000  # entries of an index: 0.6 GB
 
 
@@ -68,6 +69,7 @@ class Horizon:
         self._renew_at = -1.0  # visit at which the index is to be renewed
         self._soon = np.zeros(len(planner.state.where))
         self._started = False
+        self.hideable = 0.0  # blocks that can be moved while one pass is computed, as measured
         self.queue: deque[Due] = deque()
 
     def begin(self) -> list[Due] | None:
@@ -94,7 +96,7 @@ class Horizon:
         self._admit(due)
         moves, brought = [], 0
         while len(missing := self._planner.missing(due.plan.ids)):
-            part, loaded = self._load(due, missing, len(missing))
+            part, loaded = self._load(due, missing, len(missing), False)
             moves.append(part)
             brought += loaded
             if loaded < len(missing):
@@ -124,18 +126,31 @@ class Horizon:
                 self._admit(due)
                 missing = self._planner.missing(due.plan.ids)
                 room = max(self._ahead_blocks, self._planner.arena_slots - self._planner.arena_used) - ahead
-                most = len(missing) if following else min(len(missing), room)
-                due.complete = not len(missing)
-                if most > 0:
-                    moves, loaded = self._load(due, missing, most)
-                    due.loaded += loaded
-                    due.complete = loaded == len(missing)
-                    return moves if loaded else None
-                if not due.complete:
-                    return None
+                moves = self._fetch(due, missing, len(missing) if following else min(len(missing), room))
+                if moves is None and following:
+                    moves = self._fetch_eagerly(due, missing)
+                due.complete = due.complete or not len(missing)
+                if moves is not None or not due.complete:
+                    return moves
             ahead += 0 if following else due.loaded
             following = False
         return NO_MOVES if self._predict() else None
+
+    def _fetch(self, due: Due, missing: np.ndarray, most: int, patient: bool = True) -> np.ndarray | None:
+        """Loads up to `most` blocks for a pass; None where none can be."""
+        if most <= 0:
+            return None
+        moves, loaded = self._load(due, missing, most, patient)
+        due.loaded += loaded
+        due.complete = loaded == len(missing)
+        return moves if loaded else None
+
+    def _fetch_eagerly(self, due: Due, missing: np.ndarray) -> np.ndarray | None:
+        """Loads what patience would leave until compute has to wait for it, in the place of blocks that are needed
+        sooner than those of the pass at hand: as much as can be hidden behind that pass, if that is worth anything."""
+        if len(missing) <= _WORTH_HIDING * self.hideable:
+            return None
+        return self._fetch(due, missing, int(min(len(missing), self.hideable - due.loaded)), patient=False)
 
     def _predict(self) -> bool:
         if len(self.queue) >= MAX_QUEUE or not self._peek(1):
@@ -146,10 +161,10 @@ class Horizon:
         self._known.append(_Known(step, visit, len(passes)))
         return True
 
-    def _load(self, due: Due, missing: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    def _load(self, due: Due, missing: np.ndarray, most: int, patient: bool) -> tuple[np.ndarray, int]:
         if due.time >= self._renew_at and most > self._planner.arena_slots - self._planner.arena_used:
             self._renew_index(due.time)
-        return self._planner.load(missing, due.time, most)
+        return self._planner.load(missing, due.time, most, patient)
 
     def _admit(self, due: Due) -> None:
         if not due.admitted:

@@ -150,6 +150,30 @@ def _order_victims(s: State, victims: np.ndarray, leavers: np.ndarray) -> tuple[
 
 
 @numba.njit(nogil=True, cache=True)
+def _victims(s: State, index: NextUse, n: int, now: float, patient: bool) -> np.ndarray:
+    """Blocks of the arena to evict: at most the `n` of farthest next use, none of them pinned.
+
+    Patient: a block that is pinned by passes before the last one takes its place among the `n` if its next use is far
+    enough; then fewer come back, and the caller asks again when it is free. Impatient: others go in its stead."""
+    pass_over(s, index, s.arena_rank, s.arena_block, now)
+    ranks = s.arena_rank
+    if patient:
+        ranks = ranks.copy()
+        for slot in range(len(ranks)):
+            b = s.arena_block[slot]
+            if ranks[slot] < 0 and b >= 0 and s.turn[b] != s.turns[0]:
+                ranks[slot] = s.key[b]
+    slots = farthest(ranks, n)
+    out = np.empty(len(slots), np.int32)
+    count = 0
+    for slot in slots:
+        if s.arena_rank[slot] >= 0:
+            out[count] = s.arena_block[slot]
+            count += 1
+    return out[:count]
+
+
+@numba.njit(nogil=True, cache=True)
 def _pick(s: State, blocks: np.ndarray, tier: int, out: np.ndarray, count: int) -> int:
     """Adds the blocks of a tier to `out` until it is full; returns how many it holds."""
     for b in blocks:
@@ -161,15 +185,20 @@ def _pick(s: State, blocks: np.ndarray, tier: int, out: np.ndarray, count: int) 
 
 @numba.njit(nogil=True, cache=True)
 def load(
-    s: State, index: NextUse, missing: np.ndarray, n: int, now: float, staging: int, chunk: int, moves: np.ndarray
+    s: State,
+    index: NextUse,
+    missing: np.ndarray,
+    n: int,
+    now: float,
+    patient: bool,
+    staging: int,
+    chunk: int,
+    moves: np.ndarray,
 ) -> tuple[int, int]:
     """Brings up to `n` of the blocks `missing`; fills `moves`; returns how many moves and how many blocks."""
     victims = np.empty(0, np.int32)
     if n > s.rings[1]:
-        pass_over(s, index, s.arena_rank, s.arena_block, now)
-        victims = farthest(s.arena_rank, n - s.rings[1])
-        for i in range(len(victims)):
-            victims[i] = s.arena_block[victims[i]]
+        victims = _victims(s, index, n - s.rings[1], now, patient)
         n = min(n, s.rings[1] + len(victims))
     loads = np.empty(n, np.int32)
     promoted = _pick(s, missing, HOST, loads, 0)  # first, as they make room in the host tier

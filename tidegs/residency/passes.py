@@ -74,7 +74,7 @@ class PassPlanner:
         """Half-spaces of a whole view, kept: 192 bytes a camera."""
         found = self._planes.get(camera)
         if found is None:
-            found = self._planes[camera] = view_planes(self.views(camera), self.settings, None, self.inflate)
+            found = self._planes[camera] = view_planes(self.views(camera), self.settings, self.inflate)
         return found
 
     def needed(self, camera: int) -> np.ndarray:

@@ -73,6 +73,7 @@ class Residency:
         self._wake = threading.Condition(self._lock)
         self._horizon: Horizon | None = None
         self._out: tuple[Pass, Due] | None = None
+        self._handed_out = 0.0
         self._blocks_in_use = int(np.count_nonzero(store.table["count"]))
         self._more_to_plan = self._main_waits = self._visiting = self._closing = False
         self._error: BaseException | None = None
@@ -96,6 +97,7 @@ class Residency:
         if self._out is None or self._out[0] is not p:
             raise ValueError("done() is for the pass that was handed out last, once")
         due, self._out = self._out[1], None
+        self.counters.computed(self._handed_out)
         with self._planning():
             if updates is not None:
                 self._take_updates(p, updates)
@@ -165,7 +167,7 @@ class Residency:
         counters.peak(planner.arena_used, planner.host_used)
         blocks = PassBlocks(slots, self._store.table["count"][ids], due.plan.flags)
         p = Pass(**{name: getattr(due.plan, name) for name in _PLAN_FIELDS}, blocks=blocks)
-        self._out = p, due
+        self._out, self._handed_out = (p, due), counters.now()
         return p
 
     def _take_updates(self, p: Pass, updates: BlockUpdates) -> None:
@@ -263,6 +265,7 @@ class Residency:
                     continue
                 assert self._horizon is not None
                 try:
+                    self._horizon.hideable = self.counters.hideable_blocks()
                     moves = self._horizon.advance()
                     self._more_to_plan = moves is not None
                     if moves is not None:

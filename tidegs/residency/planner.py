@@ -57,13 +57,14 @@ class Planner:
         self.index = index
         states.renew_keys(self.state, index, after)
 
-    def load(self, missing: np.ndarray, now: float, most: int | None = None) -> tuple[np.ndarray, int]:
-        """Plans to bring up to `most` of the blocks `missing` (int32, not in the arena) into the arena; `now` is the
-        last visit admitted. Returns the moves in order, and how many blocks they bring: fewer than asked when the rest
-        of the arena is pinned."""
-        n = len(missing) if most is None else min(most, len(missing))
-        moves = np.empty((5 * n, 6), np.int32)
-        count, loaded = kernels.load(self.state, self.index, missing, n, now, self.staging, self.chunk, moves)
+    def load(self, missing: np.ndarray, now: float, most: int, patient: bool = False) -> tuple[np.ndarray, int]:
+        """Plans to bring up to `most` of the blocks `missing` (int32, not in the arena) into the arena, for the pass
+        admitted last, at `now`. Returns the moves in order, and how many blocks they bring: fewer than asked when the
+        rest of the arena is pinned, or, if `patient`, when the blocks that should leave for them are."""
+        moves = np.empty((5 * most, 6), np.int32)
+        count, loaded = kernels.load(
+            self.state, self.index, missing, most, now, patient, self.staging, self.chunk, moves
+        )
         return moves[:count], loaded
 
     def clean(self) -> np.ndarray:

@@ -27,6 +27,8 @@ class State(NamedTuple):
     live: np.ndarray  # bool [blocks]: between its first and last backward pass of a step; scratch planes count
     pins: np.ndarray  # int32 [blocks]: admitted passes that need it
     key: np.ndarray  # float64 [blocks]: next use after the passes admitted so far
+    turn: np.ndarray  # int64 [blocks]: the last `pin` that it was in
+    turns: np.ndarray  # int64 [1]: pins so far
     arena_block: np.ndarray  # int32 [arena slots]: block or -1
     arena_rank: np.ndarray  # float64 [arena slots]: next use; later is gladlier; negative: not to be taken
     host_block: np.ndarray  # int32 [host slots]
@@ -45,6 +47,8 @@ def new_state(blocks: int, arena_slots: int, host_slots: int) -> State:
         live=np.zeros(blocks, np.bool_),
         pins=np.zeros(blocks, np.int32),
         key=np.full(blocks, NEVER),
+        turn=np.zeros(blocks, np.int64),
+        turns=np.zeros(1, np.int64),
         arena_block=np.full(arena_slots, -1, np.int32),
         arena_rank=np.full(arena_slots, _EMPTY),
         host_block=np.full(host_slots, -1, np.int32),
@@ -141,11 +145,13 @@ def _rank_again(s: State, b: int) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def pin(s: State, index: NextUse, ids: np.ndarray, later: np.ndarray, visit: int, after: int) -> None:
+    s.turns[0] += 1
     keys = np.empty(len(ids))
     uses_after(index, ids, visit, after, keys)
     for i in range(len(ids)):
         b = ids[i]
         s.pins[b] += 1
+        s.turn[b] = s.turns[0]
         s.key[b] = later[i] if len(later) and later[i] > 0 else keys[i]
         _rank_again(s, b)
 

@@ -6,7 +6,7 @@ always reported.
 A row is kept when its mean lies between the near and the far plane, and its rectangle, mean2d +- radius, overlaps the
 image (gsplat `_fully_fused_projection`): radius = ceil(3.33 sqrt(J S J^T + eps2d)) for each axis, J as in EWA splatting
 (Zwicker et al. 2001) with x/z clamped to `lim`. With s the greatest sigma, J S J^T <= s^2 fx^2 (1 + lim^2) / z^2, so
-radius <= 3.33 s fx sqrt(1 + lim^2) / z + c0. Times z > 0, each edge of a rectangle becomes a half-space in which the
+radius <= 3.33 s fx sqrt(1 + lim^2) / z + c0. Times z > 0, each edge of the image becomes a half-space in which the
 row's mean must lie, moved out by a multiple of s; a box is tested by its corner farthest inside.
 """
 
@@ -107,19 +107,14 @@ def _store_group(blocks: np.ndarray, groups: np.ndarray, g: int) -> None:
             groups[3 + k, g] = 0.5 * (z - a) * (1 + 1e-6) + _GAMMA * max(abs(a), abs(z))
 
 
-def view_planes(
-    view: View, settings: RenderSettings, rect: tuple[float, float, float, float] | None = None, inflate: float = 0.0
-) -> np.ndarray:
-    """The half-spaces of a view, float32 [6, 8], for pixels x0 <= x < x1, y0 <= y < y1 of `rect` (default: all).
-
-    `inflate` > 0 widens boxes and extents by that share: for predictions, while the bounds still move."""
-    x0, y0, x1, y1 = rect or (0, 0, view.width, view.height)
+def view_planes(view: View, settings: RenderSettings, inflate: float = 0.0) -> np.ndarray:
+    """The half-spaces of a view, float32 [6, 8]. `inflate` > 0 widens boxes and extents by that share: for
+    predictions, while the bounds still move."""
     out = np.empty((PLANES, _PLANE_FLOATS), np.float32)
     _fill_planes(
         np.asarray(view.viewmat, np.float64),
         np.asarray(view.K, np.float64),
         (float(view.width), float(view.height)),
-        (float(x0), float(y0), float(x1), float(y1)),
         (float(settings.near_plane), float(settings.far_plane), float(settings.eps2d), float(inflate)),
         out,
     )
@@ -131,7 +126,6 @@ def _fill_planes(
     viewmat: np.ndarray,
     K: np.ndarray,
     size: tuple[float, float],
-    rect: tuple[float, float, float, float],
     settings: tuple[float, float, float, float],
     out: np.ndarray,
 ) -> None:
@@ -148,8 +142,8 @@ def _fill_planes(
         f, c = K[axis, axis], K[axis, 2]
         lim = max(abs(size[axis] - c), abs(c)) / f + 0.15 * size[axis] / f
         reach = stretch * f * math.sqrt(1 + lim * lim)
-        _fill_plane(viewmat, axis, f, c - rect[axis] + c0, 0.0, reach, inflate, out[2 * axis])
-        _fill_plane(viewmat, axis, -f, rect[axis + 2] - c + c0, 0.0, reach, inflate, out[2 * axis + 1])
+        _fill_plane(viewmat, axis, f, c + c0, 0.0, reach, inflate, out[2 * axis])
+        _fill_plane(viewmat, axis, -f, size[axis] - c + c0, 0.0, reach, inflate, out[2 * axis + 1])
     _fill_plane(viewmat, 0, 0.0, 1.0, -near * (1 - 1e-6), 0.0, inflate, out[4])
     _fill_plane(viewmat, 0, 0.0, -1.0, far * (1 + 1e-6), 0.0, inflate, out[5])
 
@@ -203,19 +197,6 @@ def _needed(blocks: np.ndarray, groups: np.ndarray, planes: np.ndarray, out: np.
     return count
 
 
-@numba.njit(nogil=True, cache=True)
-def _subset(blocks: np.ndarray, ids: np.ndarray, planes: np.ndarray) -> np.ndarray:
-    out = np.empty(len(ids), np.int32)
-    ok = np.empty(1, np.uint8)
-    count = 0
-    for b in ids:
-        _inside(blocks, b, 1, planes, ok)
-        if ok[0]:
-            out[count] = b
-            count += 1
-    return out[:count].copy()
-
-
 def needed_blocks(bounds: Bounds, planes: np.ndarray) -> np.ndarray:
     """Ids of the blocks that may hold a visible row, int32, ascending. `planes` from `view_planes`."""
     padded = bounds.blocks.shape[1]
@@ -227,11 +208,6 @@ def needed_blocks(bounds: Bounds, planes: np.ndarray) -> np.ndarray:
         if n >= 0:
             return out[:n].copy()
         room = min(padded, room * 4)
-
-
-def needed_among(bounds: Bounds, ids: np.ndarray, planes: np.ndarray) -> np.ndarray:
-    """Those of `ids` (int32, ascending) that may hold a row visible in `planes`: for regions of a view."""
-    return _subset(bounds.blocks, ids, planes)
 
 
 @numba.njit(nogil=True, cache=True)
