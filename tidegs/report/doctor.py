@@ -110,6 +110,9 @@ def _memory() -> Iterator[Finding]:
     few = free < 2 << 30
     remedy = "close other programs, or give small --host-memory and --image-memory" if few else meaning
     yield Finding("RAM", "note" if few else "good", text, remedy)
+
+
+def _copies() -> Iterator[Finding]:
     yield Finding(
         "RAM copy", "good", f"{human(copy_rate())}/s with one thread", "the rate between host cache and arena"
     )
