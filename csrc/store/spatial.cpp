@@ -1,4 +1,4 @@
-// Spatial order and neighbours of points, for ingest: Morton keys and exact nearest distances by a kd-tree.
+// Spatial order and neighbours of points, for ingest: Hilbert keys and exact nearest distances by a kd-tree.
 // Invariant: results depend on the points alone, not on their order or the number of threads.
 #include <algorithm>
 #include <cmath>
@@ -130,19 +130,36 @@ class KdTree {
 
 namespace {
 
-uint64_t spread(uint64_t v) {  // 20 bits to every third bit
-    v = (v | v << 32) & 0x1F00000000FFFFull;
-    v = (v | v << 16) & 0x1F0000FF0000FFull;
-    v = (v | v << 8) & 0x100F00F00F00F00Full;
-    v = (v | v << 4) & 0x10C30C30C30C30C3ull;
-    return (v | v << 2) & 0x1249249249249249ull;
+constexpr int kBits = 20;  // of a key, for each axis
+
+// Place of a cell along the Hilbert curve (Skilling, "Programming the Hilbert curve", 2004). Neighbours on the curve
+// touch in space, which Morton order does not give. The first 3 b bits are those of the cell's coordinates cut to b bits.
+uint64_t hilbert(uint32_t x, uint32_t y, uint32_t z, int bits) {
+    uint32_t at[3] = {x, y, z};
+    for (uint32_t q = 1u << (bits - 1); q > 1; q >>= 1)
+        for (uint32_t& a : at) {
+            const uint32_t swapped = (at[0] ^ a) & (q - 1);
+            if (a & q)
+                at[0] ^= q - 1;
+            else
+                at[0] ^= swapped, a ^= swapped;
+        }
+    at[1] ^= at[0];
+    at[2] ^= at[1];
+    uint32_t turn = 0;
+    for (uint32_t q = 1u << (bits - 1); q > 1; q >>= 1)
+        if (at[2] & q) turn ^= q - 1;
+    uint64_t key = 0;
+    for (int b = bits - 1; b >= 0; --b)
+        for (uint32_t a : at) key = key << 1 | ((a ^ turn) >> b & 1);
+    return key;
 }
 
-// Monotone from the real line to [0, 2^20): the box [-1, 1] gets half of the cells, all beyond it the other half.
-uint64_t cell(double u) {
+// Monotone from the real line to [0, 2^20): the interval [-1, 1] gets half of the cells, all beyond it the other half.
+uint32_t cell(double u) {
     if (std::fabs(u) > 1) u = std::copysign(2 - 1 / std::fabs(u), u);
     const double at = (u + 2) * (1 << 18);
-    return static_cast<uint64_t>(std::min(std::max(at, 0.0), static_cast<double>((1 << 20) - 1)));
+    return static_cast<uint32_t>(std::min(std::max(at, 0.0), static_cast<double>((1 << 20) - 1)));
 }
 
 }  // namespace
@@ -152,13 +169,20 @@ uint64_t cell(double u) {
 
 using tidegs::store::KdTree;
 
-// Keys of 60 bits: positions relative to a box (centre and half size, each [3]); strictly inside it resolution is even.
-TIDEGS_API void tidegs_store_morton(const float* xyz, int64_t n, const double* center, const double* half, uint64_t* key) {
+// Keys of 60 bits: positions relative to a cube (centre [3] and half its side); inside it resolution is even.
+TIDEGS_API void tidegs_store_hilbert(const float* xyz, int64_t n, const double* center, double half, uint64_t* key) {
+    using namespace tidegs::store;
     for (int64_t i = 0; i < n; ++i) {
-        key[i] = 0;
-        for (int k = 0; k < 3; ++k)
-            key[i] |= tidegs::store::spread(tidegs::store::cell((xyz[3 * i + k] - center[k]) / half[k])) << k;
+        uint32_t at[3];
+        for (int k = 0; k < 3; ++k) at[k] = cell((xyz[3 * i + k] - center[k]) / half);
+        key[i] = hilbert(at[0], at[1], at[2], kBits);
     }
+}
+
+// The same for cells [n, 3] of `bits` bits an axis.
+TIDEGS_API void tidegs_store_hilbert_cells(const int64_t* at, int64_t n, int bits, int64_t* key) {
+    for (int64_t i = 0; i < n; ++i)
+        key[i] = static_cast<int64_t>(tidegs::store::hilbert(at[3 * i], at[3 * i + 1], at[3 * i + 2], bits));
 }
 
 // Copies n rows of nbytes each, wherever they lie, into one array.

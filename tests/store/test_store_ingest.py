@@ -18,7 +18,7 @@ from tidegs.store.files import Files
 from tidegs.store.grid import Grid, partition
 from tidegs.store.ingest import IngestOptions, ingest_gaussians, ingest_points
 from tidegs.store.sizes import CLASSES, SizeHistogram
-from tidegs.store.spatial import Box, Neighbours, Sample, morton
+from tidegs.store.spatial import Box, Neighbours, Sample, hilbert_of_cells
 from tidegs.store.spool import Spool
 
 TIGHT = IngestOptions(memory_budget=2 << 20)  # forces the external path from about 6,000 points on
@@ -174,15 +174,28 @@ def test_neighbours_are_exact(n: int, grid: int, seed: int) -> None:
     assert np.array_equal(best, square[:, :3])
 
 
-def test_morton_keys_interleave_the_axes() -> None:
-    box = Box(np.zeros(3), np.ones(3))
-    step = 4 / (1 << 20)  # of a cell inside the box, u in [-2, 2)
-    inside = np.array([[0, 0, 0], [step, 0, 0], [0, step, 0], [0, 0, step], [2 * step, 0, 0]], np.float32)
-    keys = morton(inside, box)
-    assert (keys - keys[0]).tolist() == [0, 1, 2, 4, 8]
-    far = morton(np.array([[-1e30] * 3, [1e30] * 3], np.float32), box)
-    assert far[0] == 0
-    assert far[1] == (1 << 60) - 1
+def test_the_curve_visits_every_cell_and_steps_to_a_neighbour() -> None:
+    for bits in (1, 3, 4):
+        at = np.stack(np.meshgrid(*[np.arange(1 << bits)] * 3, indexing="ij"), -1).reshape(-1, 3)
+        order = np.argsort(keys := hilbert_of_cells(at, bits))
+        assert np.array_equal(keys[order], np.arange(1 << 3 * bits))
+        assert np.all(np.abs(np.diff(at[order], axis=0)).sum(axis=1) == 1)
+
+
+def test_blocks_of_a_flat_scene_are_compact(tmp_path: Path) -> None:
+    """A plane: the mean side of a block is within twice that of a perfect tiling by squares."""
+    rng = np.random.default_rng(0)
+    xyz = np.c_[rng.uniform(-1, 1, (50_000, 2)), 0.01 * rng.normal(size=50_000)].astype(np.float32)
+    with ingest_points(tmp_path / "s", [(xyz, np.zeros((50_000, 3), np.uint8))], RecordLayout(512)) as store:
+        sides = (store.table["hi"] - store.table["lo"])[:, :2]
+        assert sides.mean() < 2 * np.sqrt(4 / len(store.table))
+
+
+def test_far_outliers_keep_their_place() -> None:
+    grid = Grid(Box(np.zeros(3), 1.0), 7)
+    far = np.array([[-1e30] * 3, [1e30] * 3], np.float32)
+    assert grid.coordinates(far.astype(np.float64)).tolist() == [[0] * 3, [127] * 3]
+    assert np.array_equal(grid.cell_of(far), grid.number(grid.coordinates(far.astype(np.float64))))
 
 
 def test_the_sample_does_not_depend_on_order() -> None:
@@ -192,12 +205,12 @@ def test_the_sample_does_not_depend_on_order() -> None:
     for part in np.array_split(xyz[::-1], 7):
         two.add(part)
     assert np.array_equal(one.box().center, two.box().center)
-    assert np.array_equal(one.box().half, two.box().half)
+    assert one.box().half == two.box().half
     assert len(one.xyz) < len(xyz)
 
 
 def test_buckets_cover_all_cells_and_respect_the_limit() -> None:
-    grid = Grid(Box(np.zeros(3), np.ones(3)), 5)
+    grid = Grid(Box(np.zeros(3), 1.0), 5)
     counts = np.zeros(grid.cells, np.int64)
     rng = np.random.default_rng(0)
     counts[rng.integers(0, grid.cells, 5000)] = rng.integers(1, 50, 5000)
@@ -211,9 +224,9 @@ def test_buckets_cover_all_cells_and_respect_the_limit() -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 4, 7])
-def test_cells_are_prefixes_of_morton_keys(levels: int) -> None:
+def test_cells_are_prefixes_of_keys(levels: int) -> None:
     xyz = (np.random.default_rng(0).normal(size=(5000, 3)) * 3).astype(np.float32)
-    grid = Grid(Box(np.array([0.1, -0.3, 0.0]), np.array([1.0, 2.0, 0.5])), levels)
+    grid = Grid(Box(np.array([0.1, -0.3, 0.0]), 1.3), levels)
     assert np.array_equal(grid.cell_of(xyz), grid.number(grid.coordinates(xyz.astype(np.float64))))
 
 

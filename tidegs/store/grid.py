@@ -1,6 +1,6 @@
 """Coarse cells of space, and buckets of cells that each fit in memory.
 
-Invariant: a cell lies in exactly one bucket, and buckets follow one another in the order of Morton keys.
+Invariant: a cell lies in exactly one bucket, and buckets follow one another in the order of spatial keys.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegs.store.spatial import Box, morton
+from tidegs.store.spatial import Box, hilbert, hilbert_of_cells
 
 _MOST_LEVELS, _POINTS_PER_CELL = 7, 64
 _MANY = 4096  # cells of a ball from which on every bucket is asked
@@ -35,8 +35,8 @@ class Grid:
         return 1 << 3 * self.levels
 
     def cell_of(self, xyz: np.ndarray) -> np.ndarray:
-        """Morton number of the cell of each point, int64 [n]."""
-        return (morton(xyz, self.box) >> np.uint64(3 * (20 - self.levels))).astype(np.int64)
+        """Number of the cell of each point along the Hilbert curve, int64 [n]."""
+        return (hilbert(xyz, self.box) >> np.uint64(3 * (20 - self.levels))).astype(np.int64)
 
     def coordinates(self, xyz: np.ndarray) -> np.ndarray:
         """Cell coordinates int64 [n, 3] of float64 positions; the same map as in csrc/store/spatial.cpp."""
@@ -46,17 +46,13 @@ class Grid:
         return np.clip((u + 2) * (0.25 * (1 << self.levels)), 0, (1 << self.levels) - 1).astype(np.int64)
 
     def number(self, at: np.ndarray) -> np.ndarray:
-        """Morton numbers int64 [n] of cell coordinates."""
-        out = np.zeros(len(at), np.int64)
-        for bit in range(self.levels):
-            for k in range(3):
-                out |= (at[:, k] >> bit & 1) << (3 * bit + k)
-        return out
+        """Numbers int64 [n] of cell coordinates."""
+        return hilbert_of_cells(at, self.levels)
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """A partition of the cells. `of_cell`: int32 [cells], by the Morton number of a cell."""
+    """A partition of the cells. `of_cell`: int32 [cells], by the number of a cell."""
 
     grid: Grid
     of_cell: np.ndarray

@@ -24,7 +24,7 @@ from tidegs.store.halo import ANSWER_DTYPE, BEST_DTYPE, QUERY_DTYPE, SCALE_DTYPE
 from tidegs.store.rows import Rows, spatial_order
 from tidegs.store.seeds import INIT_OPACITY_LOGIT
 from tidegs.store.sizes import SizeHistogram
-from tidegs.store.spatial import Sample, morton
+from tidegs.store.spatial import Sample, hilbert
 from tidegs.store.spool import Spool, put_grouped
 
 _SORT_NBYTES = 160  # a row's key, address, place in the order, tree and distances
@@ -204,13 +204,13 @@ class _Work:
         return buckets
 
     def emit(self, buckets: Buckets, writer: BlockWriter, xyz: Values, log_extent: Callable[[int], np.ndarray]) -> None:
-        """Writes all blocks, each bucket in the order of Morton keys; `log_extent` of the rows of a bucket."""
+        """Writes all blocks, each bucket in the order of the Hilbert curve; `log_extent` of the rows of a bucket."""
         self._writer = writer
         for b in self._phase("writing", range(buckets.count)):
             rows = Rows.of(self.rows.chunks(b), self._dtype)
             if len(rows) == 0:
                 continue
-            keys = np.concatenate([morton(xyz(part), buckets.grid.box) for part in rows.held])
+            keys = np.concatenate([hilbert(xyz(part), buckets.grid.box) for part in rows.held])
             order = spatial_order(keys, rows)
             writer.add(rows[order], log_extent(b)[order])
             self.rows.drop(b)

@@ -14,6 +14,9 @@ import numpy as np
 from tidegs.store.native import library
 
 SAMPLE = 1 << 16
+_ASIDE = np.array(
+    [0.17, 0.23, 0.31]
+)  # the middle of a scene is often a plane: it must not be a face of the largest cells
 _NONE_NEAR = np.inf
 
 
@@ -24,10 +27,10 @@ def threads() -> int:
 
 @dataclass(frozen=True)
 class Box:
-    """Where most points lie: the frame of Morton keys. Both float64 [3]."""
+    """A cube where most points lie: the frame of spatial keys."""
 
-    center: np.ndarray
-    half: np.ndarray
+    center: np.ndarray  # float64 [3]
+    half: float  # half of its side
 
 
 class Sample:
@@ -49,10 +52,10 @@ class Sample:
         self._hash, self.xyz = hashes, points
 
     def box(self) -> Box:
-        """The middle 98 % of the sample along each axis."""
+        """Holds the middle 98 % of the sample along each axis. A cube, so that cells are as wide in all directions."""
         low, high = np.quantile(self.xyz.astype(np.float64), [0.01, 0.99], axis=0, method="nearest")
-        half = np.maximum((high - low) / 2, np.float64(np.finfo(np.float32).tiny))
-        return Box((low + high) / 2, half)
+        half = max(float((high - low).max()) / 2, float(np.finfo(np.float32).tiny))
+        return Box((low + high) / 2 + half * _ASIDE, half * (1 + _ASIDE.max()))
 
 
 def _mix(v: np.ndarray) -> np.ndarray:
@@ -62,21 +65,26 @@ def _mix(v: np.ndarray) -> np.ndarray:
     return v ^ v >> np.uint64(31)
 
 
-def morton(xyz: np.ndarray, box: Box) -> np.ndarray:
-    """uint64 [n] keys of 60 bits for float32 [n, 3]; outliers keep their place along each axis at lower resolution."""
+def hilbert(xyz: np.ndarray, box: Box) -> np.ndarray:
+    """uint64 [n] keys of 60 bits along the Hilbert curve for float32 [n, 3]; outliers keep their place along each axis,
+    at lower resolution."""
     xyz = np.ascontiguousarray(xyz, np.float32)
     out = np.empty(len(xyz), np.uint64)
-    args = [_p(xyz), len(xyz), _p(box.center), _p(box.half), _p(out)]
-    lib = library()
-    lib.tidegs_store_morton.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    )
-    lib.tidegs_store_morton.restype = None
-    lib.tidegs_store_morton(*args)
+    call = library().tidegs_store_hilbert
+    call.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.c_void_p)
+    call.restype = None
+    call(_p(xyz), len(xyz), _p(box.center), box.half, _p(out))
+    return out
+
+
+def hilbert_of_cells(at: np.ndarray, bits: int) -> np.ndarray:
+    """int64 [n] keys of 3 * bits bits for cell coordinates int64 [n, 3]: the first bits of their points' keys."""
+    at = np.ascontiguousarray(at, np.int64)
+    out = np.empty(len(at), np.int64)
+    call = library().tidegs_store_hilbert_cells
+    call.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p)
+    call.restype = None
+    call(_p(at), len(at), bits, _p(out))
     return out
 
 
