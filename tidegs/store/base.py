@@ -19,8 +19,8 @@ TABLE_DTYPE = np.dtype(
         ("generation", np.uint32),  # counts the writes of this block
         ("crc", np.uint32),  # CRC32C of the stored bytes
         ("planes", np.uint16),  # bit i: plane i of RECORD_PLANES + SCRATCH_PLANES is stored
-        ("kind", np.uint8),  # which file (size class) holds the record
-        ("flags", np.uint8),
+        ("kind", np.uint8),  # which file (size class) holds the record: format.KINDS; 255: none, all planes are zero
+        ("flags", np.uint8),  # bit 0: written in the middle of a step, with scratch planes
         ("event", np.int32),  # last deferred event that was settled
         ("opacity_mass", np.float32),  # sum of sigmoid(opacity), as last settled
         ("dead", np.int32),  # rows under the opacity threshold, as last settled
