@@ -47,12 +47,16 @@ class Mover:
 
     def submit(self, moves: np.ndarray) -> None:
         """Queues the moves; raises the error of an earlier task."""
-        self._transfers.check()
+        self.check()
         if len(moves):
             changes = np.diff(moves[:, (KIND, BATCH, SCRATCH)], axis=0).any(axis=1)
             edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(moves)]
             for first, last in pairwise(edges):
                 self._submit_batch(moves[first:last])
+
+    def check(self) -> None:
+        """Raises the first error of any task."""
+        self._transfers.check()
 
     def uploads(self, arena_slots: np.ndarray) -> list[Task]:
         """Tasks on these arena slots that have not ended."""

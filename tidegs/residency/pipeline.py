@@ -274,6 +274,7 @@ class Residency:
                     self._error, self._more_to_plan = error, False
 
     def _check(self) -> None:
+        self._mover.check()
         if self._error is not None:
             raise self._error
         if self._visiting:
