@@ -6,7 +6,6 @@ FormatError; what is written appears under its name only when it is whole, and o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +18,7 @@ from numba import njit
 from tidegs.errors import FormatError
 from tidegs.gaussians.layout import BASE_COMPONENTS, BASE_FIELDS, sh_rest_count
 from tidegs.gaussians.ply_header import PlyHeader, read_header
+from tidegs.gaussians.replace import replacing
 
 CHUNK = 1 << 13  # rows; 2 MiB of SH degree 3, which caches hold
 MODE_COMMENT = "SplatRenderMode:"
@@ -51,6 +51,7 @@ class GaussianPly:
     _header: PlyHeader
     _row: np.dtype  # of the vertices
     _data_offset: int  # of the vertices; of all data in an ASCII file
+    format = "ply"
 
     @property
     def components(self) -> int:
@@ -139,7 +140,7 @@ def open_ply(path: Path) -> GaussianPly:
             raise FormatError(f"{path}: {size} bytes, but its {count} vertices need {end}: the file was cut")
         if header.elements[-1].name == "vertex" and size > end:
             raise FormatError(f"{path}: {size} bytes, but its {count} vertices end at {end}: the count is wrong")
-    return GaussianPly(path, count, _sh_degree(path, row), _mode(header), header, row, offset)
+    return GaussianPly(path, count, _sh_degree(path, row), render_mode(header), header, row, offset)
 
 
 def _vertices(path: Path, header: PlyHeader) -> tuple[int, np.dtype]:
@@ -151,7 +152,7 @@ def _vertices(path: Path, header: PlyHeader) -> tuple[int, np.dtype]:
         raise FormatError(f"{path}: a property of 'vertex' is a list, which no file of Gaussians has")
     names = vertex.dtype.names or ()
     if "packed_position" in names:
-        raise FormatError(f"{path}: this is a compressed PLY, which is not read here: export it as a standard PLY")
+        raise FormatError(f"{path}: this is a compressed PLY, not a standard one: export it as a standard PLY")
     if missing := [name for name in BASE_PROPERTIES if name not in names]:
         raise FormatError(f"{path}: its vertices lack {', '.join(missing)}: a file of Gaussians has them")
     return vertex.count, vertex.dtype
@@ -178,7 +179,8 @@ def _bytes_before(path: Path, header: PlyHeader) -> int:
     return total
 
 
-def _mode(header: PlyHeader) -> bool | None:
+def render_mode(header: PlyHeader) -> bool | None:
+    """Whether a file was trained antialiased, as its comment says; None where it has none."""
     for comment in header.comments:
         if comment.startswith(MODE_COMMENT):
             return comment[len(MODE_COMMENT) :].strip() == "mip"
@@ -194,25 +196,11 @@ def write_ply(path: Path, chunks: Iterable[np.ndarray], sh_degree: int, antialia
     does not take it or a chunk is not of this shape.
     """
     names = property_names(sh_degree)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(_header(names, 0, antialiased))
-            count = _write_rows(file, path, chunks, sh_degree)
-            file.seek(0)
-            file.write(_header(names, count, antialiased))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise FormatError(f"{path}: the file cannot be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(_header(names, 0, antialiased))
+        count = _write_rows(file, path, chunks, sh_degree)
+        file.seek(0)
+        file.write(_header(names, count, antialiased))
     return count
 
 
