@@ -118,6 +118,10 @@ class Device(Protocol):
     def open_arena(self, layout: RecordLayout, slots: int) -> None:
         """Allocates the arena: `slots` slots of layout.slot_nbytes, once."""
 
+    def host_region(self, nbytes: int) -> np.ndarray:
+        """Memory for the host cache: zeroed uint8 [nbytes], aligned to pages, from which `upload` is fastest (pinned on
+        CUDA). It is the caller's until `close`."""
+
     def upload(self, host: list[np.ndarray], slots: list[int]) -> None:
         """Copies host slots (uint8 [slot_nbytes] each) into arena slots; returns when they may be used."""
 

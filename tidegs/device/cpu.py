@@ -79,6 +79,10 @@ class CpuDevice:
         self.arena = np.frombuffer(memory, np.uint8)[: slots * layout.slot_nbytes].reshape(slots, layout.slot_nbytes)
         self._raster = self._lib.tidegs_raster_open(ctypes.byref(abi.layout(layout)), self._budget)
 
+    def host_region(self, nbytes: int) -> np.ndarray:
+        """Anonymous memory."""
+        return np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8)[:nbytes]
+
     def upload(self, host: list[np.ndarray], slots: list[int]) -> None:
         for source, slot in zip(host, slots, strict=True):
             self._copy(self.arena[slot], source)
