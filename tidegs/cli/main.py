@@ -21,6 +21,7 @@ COMMANDS = {
     "info": "what a scene, a store or a result holds",
     "plan": "what a scene will need under given budgets, before training",
     "report": "where memory and time went in a run",
+    "view": "look at a result or a store in the browser",
     "doctor": "what this machine means for training, and what to change",
     "store": "check, compact or copy a block store",
     "synth": "generate a city as a COLMAP scene",

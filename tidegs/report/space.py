@@ -81,12 +81,17 @@ def loads_curve(sets: Sets, order: np.ndarray, blocks: int, marks: dict[str, int
 
 
 def up_direction(views: list[View], table: np.ndarray) -> np.ndarray:
-    """Which way is up, float64 [3]: what most cameras hold upright, or the thinnest axis of the blocks."""
-    ups = np.array([-v.viewmat[1, :3] for v in views], np.float64)
-    if len(ups):
-        mean = ups.mean(axis=0)
-        if np.linalg.norm(mean) > 0.3:
-            return mean / np.linalg.norm(mean)
+    """Which way is up, unit float64 [3]. Cameras held level have their x axes in the ground's plane, whichever way they
+    look; where all look one way, it is what they hold upright; without cameras, the thinnest axis of the blocks."""
+    if views:
+        ups = -np.array([v.viewmat[1, :3] for v in views], np.float64).mean(axis=0)
+        right = np.array([v.viewmat[0, :3] for v in views], np.float64)
+        spread, axes = np.linalg.eigh(right.T @ right / len(views))
+        if spread[1] > 0.05:
+            up = axes[:, 0]
+            return up if up @ ups >= 0 else -up
+        if np.linalg.norm(ups) > 0.3:
+            return ups / np.linalg.norm(ups)
     middles = _middles(table[table["count"] > 0])
     return np.linalg.svd(middles - middles.mean(axis=0), full_matrices=False)[2][2]
 
