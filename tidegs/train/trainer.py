@@ -33,9 +33,16 @@ class Outcome:
 class Trainer:
     """Trains a session from a step (counted from 0) to `config.max_steps`."""
 
-    def __init__(self, session: Session, log: TrainLog, at_step: Callable[[int], None] | None = None) -> None:
-        """`at_step(n)` is called after n steps where an evaluation or an export is due, with all blocks committed."""
-        self.session, self.log, self._at_step = session, log, at_step
+    def __init__(
+        self,
+        session: Session,
+        log: TrainLog,
+        at_step: Callable[[int], None] | None = None,
+        between_steps: Callable[[], None] | None = None,
+    ) -> None:
+        """`at_step(n)` is called after n steps where an evaluation or an export is due, with all blocks committed;
+        `between_steps()` after every step, and may render."""
+        self.session, self.log, self._at_step, self._between_steps = session, log, at_step, between_steps
         self.step = steps_done(session.store)
         self._interrupted = False
         self._begun = time.monotonic()
@@ -88,6 +95,8 @@ class Trainer:
                 losses = 0.0
                 if log_now:
                     self.log.line(self.step, self._runner.mse, session.tiers())
+                if self._between_steps:
+                    self._between_steps()
                 if self._interrupted or self._snapshot_due():
                     break
 
