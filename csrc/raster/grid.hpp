@@ -35,18 +35,25 @@ public:
     template <class F>
     void touched(const Splat& s, int first, int last, F&& f) const {
         const float top = std::max(s.my - s.hy, 0.0f), bottom = std::min(s.my + s.hy, (float)height_);
-        const int ty0 = std::max(0, (int)std::ceil((top - 15.5f) * (1.0f / TILE)));
-        const int ty1 = std::min(down_ - 1, (int)std::floor((bottom - 0.5f) * (1.0f / TILE)));
-        const float h2 = s.hy * s.hy;
-        const float turn = s.hy * s.slope / std::sqrt(s.slope * s.slope + s.width * s.width);  // dy where dx is greatest
+        const int ty0 = std::max(0, first_tile(top)), ty1 = std::min(down_ - 1, last_tile(bottom));
+        const float h2 = s.hy * s.hy, aspect = std::sqrt(s.slope * s.slope + s.width * s.width);
+        const float turn = s.hy * s.slope / aspect;  // dy where dx is greatest
+        if (ty0 == ty1) {  // most splats lie within one tile: then their bounds say all
+            const float hx = s.hy * aspect + MARGIN;
+            const int tx0 = first_tile(std::max(s.mx - hx, 0.0f)), tx1 = last_tile(std::min(s.mx + hx, (float)width_));
+            if (tx0 == tx1 && tx0 >= 0 && tx0 < across_) {
+                const int tile = rank_[ty0 * across_ + tx0];
+                if (tile >= first && tile < last) f(tile);
+                return;
+            }
+        }
         for (int ty = ty0; ty <= ty1; ++ty) {
             const float lo = std::max(ty * TILE + 0.5f - s.my, -s.hy), hi = std::min(ty * TILE + 15.5f - s.my, s.hy);
             const float a = std::min(std::max(turn, lo), hi), b = std::min(std::max(-turn, lo), hi);
             float right = s.mx + s.slope * a + s.width * std::sqrt(std::max(h2 - a * a, 0.0f)) + MARGIN;
             float left = s.mx + s.slope * b - s.width * std::sqrt(std::max(h2 - b * b, 0.0f)) - MARGIN;
             left = std::max(left, 0.0f), right = std::min(right, (float)width_);
-            const int tx0 = std::max(0, (int)std::ceil((left - 15.5f) * (1.0f / TILE)));
-            const int tx1 = std::min(across_ - 1, (int)std::floor((right - 0.5f) * (1.0f / TILE)));
+            const int tx0 = std::max(0, first_tile(left)), tx1 = std::min(across_ - 1, last_tile(right));
             for (int tx = tx0; tx <= tx1; ++tx) {
                 const int tile = rank_[ty * across_ + tx];
                 if (tile >= first && tile < last) f(tile);
@@ -57,6 +64,9 @@ public:
     static constexpr float MARGIN = 0.02f;  // pixels
 
 private:
+    // The first tile with a pixel centre at or after a coordinate >= 0, the last with one at or before it.
+    static int first_tile(float at) { return (int)((at + 0.5f) * (1.0f / TILE)); }
+    static int last_tile(float at) { return at < 0.5f ? -1 : (int)((at - 0.5f) * (1.0f / TILE)); }
     static uint32_t spread(uint32_t v) {
         v = (v | v << 8) & 0x00ff00ff;
         v = (v | v << 4) & 0x0f0f0f0f;

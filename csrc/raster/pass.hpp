@@ -78,11 +78,12 @@ private:
         splats_.extend(splat_count_ + rows, splat_count_);
         std::atomic<uint32_t> next{(uint32_t)splat_count_};
         Pool::get().run((int)(items_.size() - before), [&](int i, int) {
-            alignas(64) Splat buffer[ITEM_ROWS];
+            ProjectedRows rows;
             Item& item = items_[before + i];
-            item.count = Projector(layout_, blocks, cam_, item).run(buffer);
+            Projector projector(layout_, blocks, cam_, item);
+            projector.run(rows);
             item.first = next.fetch_add(item.count, std::memory_order_relaxed);  // places differ, orders do not
-            std::memcpy(&splats_[item.first], buffer, item.count * sizeof(Splat));
+            projector.write(rows, &splats_[item.first]);
         }, "project");
         splat_count_ = next.load();
     }
@@ -132,9 +133,10 @@ private:
             int64_t sum = 0;
             for (int i = groups_[gr]; i < groups_[gr + 1]; ++i)
                 for (uint32_t s = items_[i].first; s < items_[i].first + items_[i].count; ++s) {
-                    uint32_t n = 0;
-                    grid_.touched(splats_[s], first, last, [&](int tile) { ++n, ++counts[tile - first]; });
+                    uint32_t n = 0, only = 0;
+                    grid_.touched(splats_[s], first, last, [&](int tile) { ++n, only = tile, ++counts[tile - first]; });
                     splats_[s].count = n;
+                    splats_[s].first = only;  // the tile of a splat that has one, for `bin`
                     sum += n;
                 }
             slots_[gr + 1] = sum;
@@ -173,11 +175,14 @@ private:
             for (int i = groups_[gr]; i < groups_[gr + 1]; ++i)
                 for (uint32_t s = items_[i].first; s < items_[i].first + items_[i].count; ++s) {
                     Splat& splat = splats_[s];
-                    splat.first = slot;
                     if (!splat.count) continue;
-                    touched.clear();
-                    grid_.touched(splat, first, last, [&](int tile) { touched.push_back(tile); });
-                    std::sort(touched.begin(), touched.end());
+                    touched.assign(1, (int)splat.first);
+                    if (splat.count > 1) {
+                        touched.clear();
+                        grid_.touched(splat, first, last, [&](int tile) { touched.push_back(tile); });
+                        std::sort(touched.begin(), touched.end());
+                    }
+                    splat.first = slot;
                     uint32_t key;
                     std::memcpy(&key, &splat.depth, sizeof key);
                     for (int tile : touched) {

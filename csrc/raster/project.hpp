@@ -43,14 +43,23 @@ public:
         rest_ = plane(layout, blocks, item.block, layout.rest) + item.row;
     }
 
-    // Writes the item's splats to `out` (room for ITEM_ROWS) and its visible words; returns how many.
-    uint32_t run(Splat* out) {
-        ProjectedRows rows;
+    // Finds the item's visible rows and counts them; `write` takes their splats.
+    void run(ProjectedRows& rows) {
         std::memset(item_.visible, 0, sizeof item_.visible);
         for (int row = 0; row < item_.rows; row += W) geometry(row, rows);
-        if (!active_) return 0;
-        colors(rows);
-        return write(rows, out);
+        item_.count = 0;
+        for (uint64_t word : item_.visible) item_.count += (uint32_t)__builtin_popcountll(word);
+        if (active_) colors(rows);
+    }
+    void write(const ProjectedRows& rows, Splat* out) const {
+        for (int i = 0; i < active_; ++i)
+            for (uint32_t seen = item_.seen(at_[i]); seen; seen &= seen - 1) {
+                const int row = at_[i] + __builtin_ctz(seen);
+                float* to = reinterpret_cast<float*>(out);
+                for (int k = 0; k < 13; ++k) to[k] = rows.field[k][row];
+                out->row = row;
+                ++out;
+            }
     }
 
 private:
@@ -98,19 +107,6 @@ private:
         }
         for (int c = 0; c < 3; ++c)
             for (int i = 0; i < active_; ++i) store(rows.field[RGB + c] + at_[i], max(load(rows.field[RGB + c] + at_[i]), vf{}));
-    }
-
-    uint32_t write(const ProjectedRows& rows, Splat* out) const {
-        const Splat* begin = out;
-        for (int i = 0; i < active_; ++i)
-            for (uint32_t seen = item_.seen(at_[i]); seen; seen &= seen - 1) {
-                const int row = at_[i] + __builtin_ctz(seen);
-                float* to = reinterpret_cast<float*>(out);
-                for (int k = 0; k < 13; ++k) to[k] = rows.field[k][row];
-                out->row = row;
-                ++out;
-            }
-        return (uint32_t)(out - begin);
     }
 
     const Camera& cam_;
