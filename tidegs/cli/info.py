@@ -12,17 +12,22 @@ import numpy as np
 from tidegs.cli.common import table
 from tidegs.data.load import load_scene
 from tidegs.data.scene import Scene
+from tidegs.gaussians.open import open_gaussians
+from tidegs.gaussians.packing import field, sigmoid
 from tidegs.machine import human
 from tidegs.store.block_store import BlockStore
 from tidegs.train.result import ResultFolder
 from tidegs.train.state import steps_done
 
-HELP = "Say what a scene folder, a block store or a result folder holds, without changing anything."
-EPILOG = "examples:\n  tidegs info garden\n  tidegs info results/garden --json"
+HELP = (
+    "Say what a scene folder, a block store, a result folder or a file of Gaussians (PLY, compressed PLY, .splat, SPZ, "
+    "SOG) holds, without changing anything."
+)
+EPILOG = "examples:\n  tidegs info garden\n  tidegs info results/garden --json\n  tidegs info garden.spz"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, help="a scene folder, a store, or a result folder of tidegs train")
+    parser.add_argument("path", type=Path, help="a scene folder, a store, a result folder, or a file of Gaussians")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -48,7 +53,31 @@ def describe(path: Path) -> dict[str, Any]:
         }
     if (path / "root").exists():
         return _store(path)
+    if path.is_file() or (path / "meta.json").is_file():
+        return _gaussians(path)
     return _scene(load_scene(path))
+
+
+def _gaussians(path: Path) -> dict[str, Any]:
+    file = open_gaussians(path)
+    low, high, opacity, infinite = np.full(3, np.inf), np.full(3, -np.inf), 0.0, 0
+    for rows in file.chunks():
+        means, logits = field(rows, "means"), field(rows, "opacities")
+        low, high = np.minimum(low, means.min(0)), np.maximum(high, means.max(0))
+        opacity += float(sigmoid(logits.astype(np.float64)).sum())
+        infinite += int(np.isinf(logits).sum())
+    return {
+        "kind": "gaussians",
+        "path": str(path),
+        "format": file.format,
+        "gaussians": file.count,
+        "sh_degree": file.sh_degree,
+        "antialiased": {True: "yes", False: "no", None: "not said"}[file.antialiased],
+        "low": low.tolist() if file.count else None,
+        "high": high.tolist() if file.count else None,
+        "mean_opacity": opacity / max(1, file.count),
+        "infinite_opacities": infinite,
+    }
 
 
 def _store(path: Path) -> dict[str, Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tidegs.cli.common import add_quiet, say, table
 from tidegs.cli.options import add_config_options, config_from_args
+from tidegs.config import TrainConfig
 from tidegs.errors import ConfigError
+from tidegs.gaussians.open import GaussianFile, open_gaussians
 from tidegs.train.run import RunRequest, run_training
 from tidegs.train.summary import summary_rows
 
@@ -20,6 +24,7 @@ EPILOG = """examples:
   tidegs train garden                            in results/garden, as gsplat would
   tidegs train city --device-memory 4GiB --host-memory 8GiB --store /ssd/city
   tidegs train --resume results/garden           after Ctrl-C or a crash
+  tidegs train garden --init garden.ply          go on from trained Gaussians
   tidegs train garden --config fast              a preset of configs/"""
 
 
@@ -28,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="result folder (default: results/NAME of the scene)")
     parser.add_argument("--store", type=Path, help="where the blocks lie, best on a fast SSD (default: OUT/store)")
     parser.add_argument("--resume", type=Path, metavar="RESULT", help="go on from the last snapshot of a result")
+    parser.add_argument(
+        "--init",
+        type=Path,
+        metavar="FILE",
+        help="start from these Gaussians (PLY, compressed PLY, .splat, SPZ, SOG; the scene's frame), not from points; "
+        "optimizer state starts anew, and all harmonics are in use from the start",
+    )
     parser.add_argument("--config", metavar="PRESET", help="a preset of configs/, or a YAML file of settings")
     parser.add_argument("--no-eval", action="store_true", help="no evaluation and no PLY at the end")
     add_quiet(parser)
@@ -36,12 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
 
 
+def _config_for(file: GaussianFile, config: TrainConfig, args: argparse.Namespace) -> TrainConfig:
+    """Harmonics that are trained already are in use at once, unless the user says otherwise."""
+    if file.sh_degree and args.cfg_sh_degree_interval is None:
+        return replace(config, sh_degree_interval=1)
+    return config
+
+
 def run(args: argparse.Namespace) -> int:
-    watch = {"log_file": args.log_file, "tensorboard": args.tensorboard}
+    watch: dict[str, Any] = {"log_file": args.log_file, "tensorboard": args.tensorboard}
     if args.resume:
-        if args.store or args.out or args.config:
+        if args.store or args.out or args.config or args.init:
             raise ConfigError(
-                "--resume goes on with the result's store, folder and settings: leave out --store, --out and --config"
+                "--resume goes on with the result's store, folder and settings: "
+                "leave out --store, --out, --config and --init"
             )
         config = config_from_args(args, args.resume / "cfg.yml")
         request = RunRequest(args.scene, args.resume, None, config, True, not args.no_eval, args.quiet, **watch)
@@ -50,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("give a scene folder, or --resume RESULT")
         out = args.out or Path("results") / args.scene.resolve().name
         config = config_from_args(args)
+        if args.init:
+            config = _config_for(open_gaussians(args.init), config, args)
+            watch["init"] = args.init
         request = RunRequest(args.scene, out, args.store, config, False, not args.no_eval, args.quiet, **watch)
     outcome = run_training(request)
     if not outcome.finished:

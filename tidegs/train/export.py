@@ -1,6 +1,7 @@
-"""A store's Gaussians as a PLY in the input's frame, block by block.
+"""A store's Gaussians as a file in the input's frame, block by block.
 
-Invariant: memory does not grow with the scene; the file appears under its name only when it is complete.
+Invariant: memory does not grow with the scene (but for SOG, see gaussians/sog_write.py); the file appears under its
+name only when it is complete.
 """
 
 from __future__ import annotations
@@ -13,26 +14,47 @@ from tqdm import tqdm
 
 from tidegs.data.scene import WorldTransform
 from tidegs.gaussians.layout import BASE_FIELDS
-from tidegs.gaussians.ply import write_ply
+from tidegs.gaussians.select import Selection
+from tidegs.gaussians.write import format_of, write_gaussians
 from tidegs.store.block_store import BlockStore
 from tidegs.store.memory import aligned_slots
 from tidegs.train.result import ResultFolder
 from tidegs.train.state import steps_done
 
 BATCH = 16  # blocks in memory at a time
+SUFFIX_OF = {"compressed-ply": "compressed.ply"}  # where it is not the name of the format
 
 
-def export_result(result: ResultFolder, path: Path | None, progress: bool = True) -> tuple[Path, int]:
-    """Writes the last snapshot of a result; returns the file and the number of Gaussians."""
+def export_result(
+    result: ResultFolder,
+    path: Path | None,
+    progress: bool = True,
+    kind: str | None = None,
+    selection: Selection | None = None,
+) -> tuple[Path, int]:
+    """Writes the last snapshot of a result; returns the file and the number of Gaussians. `kind` is one of FORMATS
+    (None: by the file's suffix, or PLY). Raises TidegsError."""
+    kind = kind or (format_of(path) if path else "ply")
     with BlockStore.open(result.store_path(), readonly=True) as store:
-        target = path or result.ply / f"point_cloud_{steps_done(store)}.ply"
-        return target, export_store(store, target, result.transform(), result.config().antialiased, progress)
+        target = path or result.ply / f"point_cloud_{steps_done(store)}.{SUFFIX_OF.get(kind, kind)}"
+        antialiased = result.config().antialiased
+        return target, export_store(store, target, result.transform(), antialiased, progress, kind, selection)
 
 
-def export_store(store: BlockStore, path: Path, transform: WorldTransform, antialiased: bool, progress: bool) -> int:
-    """Writes the newest records of a store; returns the number of Gaussians."""
+def export_store(
+    store: BlockStore,
+    path: Path,
+    transform: WorldTransform,
+    antialiased: bool,
+    progress: bool,
+    kind: str | None = None,
+    selection: Selection | None = None,
+) -> int:
+    """Writes the newest records of a store; returns the number of Gaussians. A selection is in the input's frame."""
+    kind = kind or format_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_ply(path, world_rows(store, transform, progress), store.layout.sh_degree, antialiased)
+    chunks = (selection or Selection()).apply(lambda: world_rows(store, transform, progress))
+    return write_gaussians(path, chunks, store.layout.sh_degree, antialiased, kind)
 
 
 def world_rows(store: BlockStore, transform: WorldTransform, progress: bool) -> Iterator[np.ndarray]:

@@ -6,16 +6,20 @@ Invariant: what `run.json` states (input, transform, store, split) is all that e
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tidegs import __version__
 from tidegs.config import TrainConfig, dump_config, load_config
+from tidegs.data.provenance import describe_file, describe_inputs
 from tidegs.data.scene import Scene, WorldTransform
+from tidegs.device.native import supported_isas
 from tidegs.errors import SceneError
 from tidegs.files import write_bytes, write_json
 
@@ -34,6 +38,10 @@ class RunFile:
     tidegs: str
     python: str
     machine: str
+    numpy: str = ""
+    kernels: str = ""  # instruction set of the C++ kernels; empty where the device is another
+    init: str = ""  # file of Gaussians that training began from; empty: the scene's points
+    inputs: dict[str, dict[str, Any]] = field(default_factory=dict)  # see data/provenance.py; and `init`, by its path
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,14 @@ class ResultFolder:
     def ckpts(self) -> Path:
         return self.root / "ckpts"
 
-    def begin(self, config: TrainConfig, scene: Scene, store: Path) -> None:
+    def begin(self, config: TrainConfig, scene: Scene, store: Path, init: Path | None = None) -> None:
         """Writes the settings and the run file, and makes the folders."""
         for folder in (self.stats, self.ply, self.renders, self.ckpts):
             folder.mkdir(parents=True, exist_ok=True)
         inside = store.resolve().is_relative_to(self.root.resolve())
+        inputs = describe_inputs(scene.root)
+        if init and (fact := describe_file(init, hashed=init.is_file())):
+            inputs[str(init.resolve())] = fact
         run = RunFile(
             scene=str(scene.root.resolve()),
             store=str(store.resolve().relative_to(self.root.resolve()) if inside else store.resolve()),
@@ -82,6 +93,10 @@ class ResultFolder:
             tidegs=__version__,
             python=sys.version.split()[0],
             machine=platform.machine(),
+            numpy=np.__version__,
+            kernels=(os.environ.get("TIDEGS_ISA") or supported_isas()[0]) if config.device == "cpu" else "",
+            init=str(init.resolve()) if init else "",
+            inputs=inputs,
         )
         write_bytes(self.cfg, dump_config(config).encode())
         write_json(self.run, asdict(run))

@@ -16,11 +16,12 @@ from tidegs.data.scene import Scene
 from tidegs.errors import ConfigError
 from tidegs.eval.evaluate import Evaluation, evaluate
 from tidegs.files import write_bytes, write_json
+from tidegs.gaussians.open import open_gaussians
 from tidegs.train.export import export_store
 from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
 from tidegs.train.result import ResultFolder
-from tidegs.train.session import Session, ingest_scene
+from tidegs.train.session import Session, ingest_file, ingest_scene
 from tidegs.train.state import steps_done
 from tidegs.train.summary import build_summary
 from tidegs.train.trainer import Trainer
@@ -40,6 +41,7 @@ class RunRequest:
     quiet: bool
     log_file: Path | None = None
     tensorboard: bool = False
+    init: Path | None = None  # a file of Gaussians to start from, in the frame of the input scene
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,34 @@ def run_training(request: RunRequest) -> RunOutcome:
         _refuse_existing(result, store)
         assert request.scene is not None
         scene = _load(request.scene, config, request.quiet)
-        scene.require_points()
-        result.begin(config, scene, store)
+        if request.init:
+            open_gaussians(request.init)  # refuse it before anything is written
+        else:
+            scene.require_points()
+        result.begin(config, scene, store, request.init)
     if not (store / "root").exists():  # a new run, or one that ended while it ingested
-        say(f"ingesting {scene.require_points().count:,} points into {store}", request.quiet)
-        ingest_scene(scene, store, config, request.quiet)
+        _ingest(scene, store, config, result.read_run().init, request.quiet)
     with Session(scene, store, config, result) as session:
         return _train(session, request)
+
+
+def _ingest(scene: Scene, store: Path, config: TrainConfig, init: str, quiet: bool) -> None:
+    if not init:
+        say(f"ingesting {scene.require_points().count:,} points into {store}", quiet)
+        ingest_scene(scene, store, config, quiet)
+        return
+    file = open_gaussians(Path(init))
+    say(
+        f"ingesting {file.count:,} Gaussians of SH degree {file.sh_degree} ({file.format}) into {store}; the "
+        "optimizer's state starts anew",
+        quiet,
+    )
+    if file.sh_degree > config.sh_degree:
+        say(f"warning: {init}: harmonics above sh_degree {config.sh_degree} are left out", quiet)
+    if file.antialiased is not None and file.antialiased != config.antialiased:
+        flag = "--antialiased" if file.antialiased else "--no-antialiased"
+        say(f"warning: {init}: it was trained with {flag}, and this run is not", quiet)
+    ingest_file(scene, store, config, file, quiet)
 
 
 def _refuse_existing(result: ResultFolder, store: Path) -> None:

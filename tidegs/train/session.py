@@ -21,12 +21,15 @@ from tidegs.device.base import Device, View
 from tidegs.errors import DeviceError
 from tidegs.eval.frames import Rendered, render_views
 from tidegs.gaussians.layout import RecordLayout
+from tidegs.gaussians.open import Finite, GaussianFile
+from tidegs.gaussians.packing import field
 from tidegs.report.ledger import ProcessMemory
 from tidegs.residency.pipeline import Residency
 from tidegs.store.block_store import BlockStore
-from tidegs.store.ingest import IngestOptions, ingest_points
+from tidegs.store.ingest import IngestOptions, ingest_gaussians, ingest_points
 from tidegs.train import ledger
 from tidegs.train.budgets import Budgets, choose_budgets
+from tidegs.train.log import say
 from tidegs.train.order import CameraOrder, open_order
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
@@ -43,6 +46,26 @@ def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = Fa
     layout = RecordLayout(config.block_capacity, config.sh_degree)
     chunks = ((c.xyz, c.rgb) for c in points.chunks())
     ingest_points(path, chunks, layout, options).close()
+
+
+def ingest_file(scene: Scene, path: Path, config: TrainConfig, file: GaussianFile, quiet: bool = False) -> None:
+    """Makes the block store of a file of Gaussians in the frame of the input scene. Harmonics above the settings'
+    degree are left out, missing ones are zero. Raises FormatError."""
+    layout = RecordLayout(config.block_capacity, config.sh_degree)
+    finite = Finite(file)
+
+    def rows() -> Iterator[np.ndarray]:
+        for chunk in finite.chunks():
+            out = np.zeros((len(chunk), layout.param_components), np.float32)
+            n = min(out.shape[1], chunk.shape[1])
+            out[:, :n] = chunk[:, :n]
+            field(out, "means")[:] = scene.transform.to_scene(field(chunk, "means"))
+            field(out, "scales")[:] += np.float32(np.log(scene.transform.scale))
+            yield out
+
+    ingest_gaussians(path, rows(), layout, IngestOptions(progress=not quiet and sys.stderr.isatty())).close()
+    if changed := finite.sentence():
+        say(f"warning: {changed}", quiet)
 
 
 def open_device(config: TrainConfig) -> Device:
