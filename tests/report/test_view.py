@@ -156,7 +156,7 @@ class FakeServer:
 @pytest.fixture
 def server(monkeypatch):
     fake = FakeServer()
-    monkeypatch.setattr("tidegs.report.viewer._open", lambda port: fake)
+    monkeypatch.setattr("tidegs.report.viewer._open", lambda host, port: fake)
     return fake
 
 

@@ -15,7 +15,7 @@ from tidegs.config import TrainConfig
 from tidegs.data.scene import Points, Scene, WorldTransform
 from tidegs.errors import SceneError, TidegsError
 from tidegs.report.looks import Painter
-from tidegs.report.viewer import DEFAULT_PORT, Viewer
+from tidegs.report.viewer import DEFAULT_PORT, LOCAL, Viewer
 from tidegs.store.block_store import BlockStore
 from tidegs.train.log import say
 from tidegs.train.rates import render_settings
@@ -28,8 +28,7 @@ HELP = (
 )
 EPILOG = """examples:
   tidegs view results/garden
-  tidegs view /ssd/city --device-memory 2GiB --port 9000
-  tidegs train city --viewer        while it trains"""
+  tidegs view /ssd/city --device-memory 2GiB --port 9000"""
 _SMALL = {"device_memory": "1GiB", "host_memory": "512MiB"}
 
 
@@ -37,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, help="a result folder of tidegs train, or a block store")
     parser.add_argument("--scene", type=Path, help="where the scene is now, if it was moved")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port of the page ({DEFAULT_PORT})")
+    parser.add_argument("--host", default=LOCAL, help=f"address to listen on ({LOCAL}; 0.0.0.0 lets others look)")
     add_quiet(parser)
     add_config_options(parser, RUNTIME)
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     with Session(scene, store, config, result, readonly=True) as session:
         settings = replace(render_settings(config, 0), sh_degree=session.store.layout.sh_degree)
         painter = Painter(session.residency, session.device, settings)
-        viewer = Viewer(painter, session.views, session.store.table, settings.sh_degree, args.port)
+        viewer = Viewer(painter, session.views, session.store.table, settings.sh_degree, args.port, args.host)
         say(f"{session.num_gaussians:,} Gaussians at {viewer.address}   (Ctrl-C ends)", args.quiet)
         try:
             viewer.serve()

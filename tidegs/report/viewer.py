@@ -19,7 +19,7 @@ from tidegs.errors import ConfigError
 from tidegs.report.looks import HEIGHTS, Look, Painter, box_lines, quaternion
 from tidegs.report.space import up_direction
 
-DEFAULT_PORT = 8080
+DEFAULT_PORT, LOCAL = 8080, "127.0.0.1"
 _MOST_FRUSTA, _MOST_BOXES = 300, 2000
 _TRAINING_SHARE = 0.2  # of the time that frames may take from training
 
@@ -35,15 +35,18 @@ class _Client:
 class Viewer:
     """A viser server and what it shows."""
 
-    def __init__(self, painter: Painter, views: list[View], table: np.ndarray, sh_degree: int, port: int) -> None:
-        """`views`: cameras to draw and to start from; `table`: of the store. Raises ConfigError."""
+    def __init__(
+        self, painter: Painter, views: list[View], table: np.ndarray, sh_degree: int, port: int, host: str = LOCAL
+    ) -> None:
+        """`views`: cameras to draw and to start from; `table`: of the store; `host`: the address to listen on, by
+        default this machine's own browsers only. Raises ConfigError."""
         self._painter, self._views = painter, views
         self._changed = threading.Condition()
         self._clients: dict[int, _Client] = {}
         self._spent = 0.0  # seconds of frames rendered between steps
         self._since = time.monotonic()
         self._up = up_direction(views, table) if views else np.array([0.0, 0.0, 1.0])
-        self._server = _open(port)
+        self._server = _open(host, port)
         self._middle, self._size = _place(views, table)
         self._server.scene.set_up_direction(tuple(self._up))
         self._controls(sh_degree)
@@ -194,9 +197,9 @@ def _place(views: list[View], table: np.ndarray) -> tuple[np.ndarray, float]:
     return 0.5 * (low + high), float(max((high - low).max(), 1e-6))
 
 
-def _open(port: int) -> Any:
+def _open(host: str, port: int) -> Any:
     try:
         import viser
     except ImportError as error:
         raise ConfigError("the viewer needs the package viser: pip install viser") from error
-    return viser.ViserServer(port=port, label="tidegs", verbose=False)
+    return viser.ViserServer(host=host, port=port, label="tidegs", verbose=False)
