@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ import torch
 from tests.cuda.harness import ADAM, BOTH, Held, cuda_on_cpu, hold, layout_for, step, target_of
 from tests.cuda.test_parity import assert_images_agree
 from tests.device.harness import look, random_scene
+from tidegs.config import TrainConfig
 from tidegs.device.base import RenderSettings
 from tidegs.device.cuda import memory, pinned, render, ssim
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.windows import Window
 from tidegs.errors import CapacityError, DeviceError
+from tidegs.train.budgets import choose_budgets
 
 VIEW = look(70, 50, seed=5)
 PLANES = ("base", "rest", "m_base", "m_rest", "v_base", "v_rest")
@@ -253,6 +256,26 @@ def test_memory_that_cannot_be_locked_says_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Cudart(2))
     with pytest.raises(DeviceError, match=r"could not pin .* GiB of host memory .* --host-memory"):
         pinned.PinnedRegions(register=True).allocate(mmap.PAGESIZE)
+
+
+def test_the_arena_leaves_room_for_a_camera():
+    """All blocks where they fit; otherwise what is left beside the largest camera; nothing where that is too large."""
+    layout = layout_for(4096)
+    gib = 1 << 30
+    assert memory.arena_slots(24 * gib, layout, 500, 1920, 1080) == 500
+    slots = memory.arena_slots(24 * gib, layout, 10**6, 1920, 1080)
+    assert 10 * gib < slots * layout.slot_nbytes < 22 * gib
+    assert memory.arena_slots(24 * gib, layout, 10**6, 8192, 8192) < slots
+    assert memory.arena_slots(1 << 28, layout, 10**6, 1920, 1080) == 0
+
+
+def test_the_gpus_free_memory_decides_the_arena_and_the_machines_the_cache():
+    config, layout = TrainConfig(device="cuda"), layout_for(4096)
+    budgets = choose_budgets(config, layout, 10_000, free=64 << 30, device_slots=lambda layout: 6000)
+    assert (budgets.arena_slots, budgets.in_core) == (6000, False)
+    assert budgets.host_bytes == pytest.approx(16 << 30, rel=0.01)
+    asked = choose_budgets(replace(config, device_memory="1GiB"), layout, 10_000, device_slots=lambda layout: 6000)
+    assert asked.arena_bytes <= 1 << 30
 
 
 def test_the_prediction_grows_with_what_it_depends_on():

@@ -66,7 +66,7 @@ class Residency:
         self._capacity = min(arena_slots, max_pass_blocks or arena_slots)
         chunk = max(1, min(64, _CHUNK_NBYTES // layout.slot_nbytes))
         self._planner = Planner(blocks, arena_slots, host_slots, chunk)
-        self._host = HostCache(host_slots, layout.slot_nbytes)
+        self._host = HostCache(host_slots, layout.slot_nbytes, device.host_region)
         device.open_arena(layout, arena_slots)
         self._mover = Mover(store, device, layout, self._host, arena_slots, self.counters)
         self._lock = threading.Lock()

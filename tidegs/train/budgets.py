@@ -5,6 +5,7 @@ Invariant: the choice never changes what is computed, only how fast.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidegs.config import TrainConfig, parse_memory
@@ -60,15 +61,25 @@ def slot_layout(config: TrainConfig, record: RecordLayout) -> RecordLayout:
     return replace(record, with_grads=config.batch_size > 1)
 
 
-def choose_budgets(config: TrainConfig, record: RecordLayout, blocks: int, free: int | None = None) -> Budgets:
+def choose_budgets(
+    config: TrainConfig,
+    record: RecordLayout,
+    blocks: int,
+    free: int | None = None,
+    device_slots: Callable[[RecordLayout], int] | None = None,
+) -> Budgets:
     """Slots of the arena and the host cache for a store of `blocks` blocks with records like `record`.
 
-    `free` is the memory to divide where a setting is "auto" (default: what the machine has). Percentages are of the
-    scene. Raises CapacityError when a tier would have no slot.
+    `free` is the memory to divide where a setting is "auto" (default: what the machine has). `device_slots`: how many
+    slots a device with memory of its own has room for, where device_memory is "auto". Percentages are of the scene.
+    Raises CapacityError when a tier would have no slot.
     """
     free = available_memory() if free is None else free
     layout = slot_layout(config, record)
-    if config.device_memory == "auto":
+    if config.device_memory == "auto" and device_slots is not None:
+        reason = "the arena is what the GPU has free, less what rendering needs"
+        arena = device_slots(layout)
+    elif config.device_memory == "auto":
         fits = blocks * layout.slot_nbytes <= free * IN_CORE_SHARE
         reason = f"{human(free)} of memory are free"
         arena = blocks if fits else int(free * ARENA_SHARE) // layout.slot_nbytes

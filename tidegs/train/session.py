@@ -6,7 +6,7 @@ Invariant: whatever opens here closes here, in the right order, also after an er
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,6 @@ from tidegs.config import TrainConfig, parse_memory
 from tidegs.data.images import ImageCache
 from tidegs.data.scene import Camera, Scene
 from tidegs.device.base import Device, View
-from tidegs.errors import DeviceError
 from tidegs.eval.frames import Rendered, render_views
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.gaussians.open import Finite, GaussianFile
@@ -77,7 +76,19 @@ def open_device(config: TrainConfig) -> Device:
         if config.threads:
             device.set_threads(config.threads)
         return device
-    raise DeviceError("device cuda is not available in this version of tidegs; use --device cpu")
+    from tidegs.device.cuda import open_cuda
+
+    return open_cuda()
+
+
+def device_slots(config: TrainConfig, blocks: int, views: list[View]) -> Callable[[RecordLayout], int] | None:
+    """How many slots the device has room for beside the largest view; None where it has no memory of its own."""
+    if config.device == "cpu":
+        return None
+    from tidegs.device.cuda import auto_arena_slots
+
+    width, height = (max((getattr(v, side) for v in views), default=1) for side in ("width", "height"))
+    return lambda layout: auto_arena_slots(layout, blocks, width, height)
 
 
 def view_of(camera: Camera) -> View:
@@ -104,7 +115,9 @@ class Session:
         self.program_bytes = ProcessMemory.now().anonymous  # before anything of the run is open
         self.views = views if views is not None else [view_of(c) for c in scene.cameras]
         with BlockStore.open(store_path, readonly=True) as peek:
-            self.budgets: Budgets = choose_budgets(config, peek.layout, len(peek.table))
+            blocks = len(peek.table)
+            slots = device_slots(config, blocks, self.views)
+            self.budgets: Budgets = choose_budgets(config, peek.layout, blocks, device_slots=slots)
         layout = self.budgets.layout
         with ExitStack() as stack:
             self.store = BlockStore.open(store_path, readonly, with_grads=layout.with_grads)

@@ -25,6 +25,7 @@ from tidegs.device.cuda.rows import Blocks
 from tidegs.device.cuda.staging import Pending, Targets, to_device
 from tidegs.device.cuda.streams import CudaStreams, Streams
 from tidegs.device.cuda.update import Updater
+from tidegs.device.masking import check_mask
 from tidegs.errors import DeviceError
 from tidegs.gaussians.layout import RecordLayout
 
@@ -115,14 +116,29 @@ class CudaDevice:
         with self.streams.on("compute"):
             self._current().draw(_cuda_frame(frame))
 
-    def loss(self, frame: Frame, target: np.ndarray, ssim_lambda: float, scale: float = 1.0) -> LossValue:
+    def loss(
+        self,
+        frame: Frame,
+        target: np.ndarray,
+        ssim_lambda: float,
+        scale: float = 1.0,
+        mask: np.ndarray | None = None,
+    ) -> LossValue:
         """See the seam. The numbers are fetched when one of them is first read."""
         cuda_frame = _cuda_frame(frame)
         cuda_frame.check_target(target)
+        if mask is not None:
+            check_mask(mask, target.shape[:2])
         with self.streams.on("compute"):
             number, image = self._targets.put(target)
             try:
-                grad, sums = self._compare(cuda_frame.rgb, image, ssim_lambda, scale)
+                if mask is None:
+                    grad, sums = self._compare(cuda_frame.rgb, image, ssim_lambda, scale)
+                else:
+                    counts = to_device(mask, self.torch_device)[..., None] != 0
+                    same = (cuda_frame.rgb.detach().clamp(0, 1) * 255 + 0.5).to(torch.uint8)
+                    grad, sums = self._compare(cuda_frame.rgb, torch.where(counts, image, same), ssim_lambda, scale)
+                    grad = grad * counts
             finally:
                 self._targets.done(number)
             cuda_frame.grad = grad

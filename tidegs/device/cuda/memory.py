@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from tidegs.errors import CapacityError
-from tidegs.gaussians.layout import BASE_COMPONENTS
+from tidegs.gaussians.layout import BASE_COMPONENTS, RecordLayout
 
 # What a camera holds at its peak, counted from gsplat's tensors and ours (float32 and int32, backward included).
 PIXEL_NBYTES = 240  # image, alpha, last ids, their gradients, the frame, the target, the loss's planes
@@ -21,6 +21,7 @@ BAND_NBYTES = 24  # rgb of one band of SH and its gradient
 INTERSECTION_NBYTES = 28  # key and id, twice for the sort, and its scratch space
 INTERSECTIONS_A_ROW = 8  # tiles that a visible row touches, on average, in dense scenes
 SLACK = 1.15  # the allocator's rounding
+VISIBLE_SHARE = 0.25  # of the rows in the arena of a scene that exceeds it, in one camera
 FIXED_NBYTES = 256 << 20  # modules and kernels that load late
 
 T = TypeVar("T")
@@ -80,6 +81,21 @@ def camera_nbytes(width: int, height: int, visible_rows: int, sh_degree: int) ->
     """Bytes that rendering a camera needs beside the arena, predicted: what `--device-memory auto` leaves free."""
     row = ROW_NBYTES + BAND_NBYTES * (sh_degree + 1) ** 2 + INTERSECTIONS_A_ROW * INTERSECTION_NBYTES
     return int(SLACK * (width * height * PIXEL_NBYTES + visible_rows * row)) + FIXED_NBYTES
+
+
+def arena_slots(free: int, layout: RecordLayout, blocks: int, width: int, height: int) -> int:
+    """Slots for `--device-memory auto`: what `free` bytes hold beside the largest camera. All blocks where they fit,
+    every row of them visible; otherwise as many as leave room for a camera that sees a share of the arena's rows."""
+
+    def beside(rows: int) -> int:
+        return camera_nbytes(width, height, rows, layout.sh_degree)
+
+    if blocks * layout.slot_nbytes + beside(blocks * layout.capacity) <= free:
+        return blocks
+    million = 1_000_000
+    per_row = (beside(million) - beside(0)) / million
+    slots = int((free - beside(0)) / (layout.slot_nbytes + VISIBLE_SHARE * layout.capacity * per_row))
+    return max(0, min(slots, blocks))
 
 
 def free_memory(device: torch.device) -> int:
