@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= results/demo
 SCENE ?=
+JOBS ?= 2
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f 2>/dev/null)
 
 .PHONY: setup demo test test-slow lint format bench clean help
@@ -34,7 +35,7 @@ lint: setup ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint ## ruff, mypy and the quick tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
 test-slow: setup ## the long tests: fault suites, fuzzing
 	$(BIN)/python -m pytest -m slow

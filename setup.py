@@ -63,7 +63,8 @@ class BuildExt(build_ext):
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count() or 1
+        if not getattr(self, "parallel", None):
+            self.parallel = os.cpu_count() or 1
 
 
 setup(

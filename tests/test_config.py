@@ -50,7 +50,8 @@ def test_a_file_gives_back_what_was_dumped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "match"), [("no_such: 1", "no_such"), ("- 1", "name: value"), ("{", "cannot be read"), ("seed: red", "seed")]
+    ("text", "match"),
+    [("no_such: 1", "no_such"), ("- 1", "name: value"), ("{", "cannot be read"), ("seed: red", "seed")],
 )
 def test_bad_files_are_refused_in_a_sentence(tmp_path, text, match):
     (tmp_path / "cfg.yml").write_text(text)
