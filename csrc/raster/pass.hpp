@@ -50,6 +50,14 @@ public:
         update(parts_[part], parts_[part + 1], blocks, flags, adam, out);
     }
 
+    // For the twin: the sorted lists of the last image, where it is one range.
+    const Grid& grid() const { return grid_; }
+    const Camera& camera() const { return cam_; }
+    const Splat& splat(uint32_t i) const { return splats_[i]; }
+    std::pair<const Visit*, const Visit*> visits_of(int tile) const {
+        return {&visits_[starts_[tile]], visits_.data() + starts_[tile + 1]};
+    }
+
     int64_t splats() const { return splat_count_; }
     int64_t visits() const { return total_; }
     // Pixels times splats that the last range evaluated and that counted for at least one pixel of their group.

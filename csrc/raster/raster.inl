@@ -2,7 +2,7 @@
 #include <new>
 
 #include "core/api.hpp"
-#include "raster/pass.hpp"
+#include "raster/twin.hpp"
 
 template <class F>
 static int guarded(F&& f) {
@@ -40,4 +40,10 @@ TIDEGS_API int tidegs_raster_update(void* raster, int part, const tidegs::Blocks
 TIDEGS_API void tidegs_raster_counts(const void* raster, int64_t* out) {
     const auto* r = static_cast<const tidegs::Rasterizer*>(raster);
     out[0] = r->splats(), out[1] = r->visits(), out[2] = r->ranges(), out[3] = r->evaluations();
+}
+
+// The scalar twin of the pixel stage (raster/twin.hpp) on the last image, which must be one range; returns contributions.
+TIDEGS_API int64_t tidegs_raster_twin(const void* raster, float* image, const float* grad, float* sums) {
+    const auto* r = static_cast<const tidegs::Rasterizer*>(raster);
+    return tidegs::twin(*r, r->camera(), image, grad, sums);
 }

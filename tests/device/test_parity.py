@@ -94,3 +94,24 @@ def test_alpha_is_clamped_without_gradient():
     scene = random_scene(3, 5, spread=0.1, log_scale=-1.0, needle=0.1)
     scene.base[10] = [30.0, 12.0, 8.0]
     check(scene, look(48, 48, 5), RenderSettings(), None)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_scalar_twin_renders_the_same_image(isa):
+    scene, view, settings = random_scene(400, 6), look(90, 70, 6), RenderSettings(background=(0.1, 0.7, 0.4))
+    scene.base[11:14] = np.abs(scene.base[11:14]) + 1
+    scene.rest *= 0.1
+    packed = pack(scene, isa=isa)
+    frame, _ = run(packed, view, settings, flags=FIRST)
+    image = np.zeros_like(frame.image)
+    sums = np.zeros((packed.device.counts().splats, 10), np.float32)
+    contributions = packed.device.twin(image, np.ascontiguousarray(frame.grad), sums)
+    close(frame.image, image, "image")
+    assert 0 < contributions < packed.device.counts().evaluations
+    np.testing.assert_allclose(sums[:, 6:9].sum(), colour_gradients(packed), rtol=1e-3)
+
+
+def colour_gradients(packed) -> float:
+    """The sum of all splats' gradients by colour, from those of sh0; no colour of the scene may be clamped."""
+    grads = packed.rows("grads")
+    return float(grads[11:14][:, grads[-1] == 1].sum(dtype=np.float64) / 0.28209479177387814)

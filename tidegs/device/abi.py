@@ -83,6 +83,8 @@ def library(isa: str | None = None) -> c.CDLL:
     lib.tidegs_raster_update.argtypes = [pointer, c.c_int, pointer, pointer, pointer, pointer]
     lib.tidegs_raster_counts.argtypes = [pointer] * 2
     lib.tidegs_raster_counts.restype = None
+    lib.tidegs_raster_twin.argtypes = [pointer] * 4
+    lib.tidegs_raster_twin.restype = c.c_int64
     lib.tidegs_ssim_l1.argtypes = [pointer, pointer, c.c_int, c.c_int, c.c_float, c.c_float, pointer, pointer]
     lib.tidegs_ssim_l1.restype = None
     return lib

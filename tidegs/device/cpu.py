@@ -22,6 +22,7 @@ from tidegs.device.base import (
     RenderSettings,
     View,
 )
+from tidegs.device.masking import clear_masked, masked_target
 from tidegs.errors import DeviceError
 from tidegs.gaussians.layout import RecordLayout
 
@@ -128,14 +129,21 @@ class CpuDevice:
         self._call("finish", self._opened(), ctypes.byref(planes))
         self._stage = "rendered"
 
-    def loss(self, frame: Frame, target: np.ndarray, ssim_lambda: float, scale: float = 1.0) -> LossValue:
+    def loss(
+        self,
+        frame: Frame,
+        target: np.ndarray,
+        ssim_lambda: float,
+        scale: float = 1.0,
+        mask: np.ndarray | None = None,
+    ) -> LossValue:
         assert isinstance(frame, CpuFrame)
         height, width = frame.alpha.shape
         if target.shape != (height, width, 3) or target.dtype != np.uint8:
             raise DeviceError(
                 f"the target image is {target.dtype} {list(target.shape)}: give uint8 {[height, width, 3]}"
             )
-        target = np.ascontiguousarray(target)
+        target = np.ascontiguousarray(target if mask is None else masked_target(frame.image, target, mask))
         if frame.grad is None:
             frame.grad = np.empty_like(frame.image)
         out = np.zeros(3, np.float64)
@@ -143,6 +151,8 @@ class CpuDevice:
             frame.image.ctypes.data, target.ctypes.data, width, height, ssim_lambda, scale, frame.grad.ctypes.data,
             out.ctypes.data,
         )  # fmt: skip
+        if mask is not None:
+            clear_masked(frame.grad, mask)
         return LossValue(total=float(out[2]), l1=float(out[0]), ssim=float(out[1]))
 
     def differentiate(self, frame: Frame) -> None:
@@ -204,6 +214,16 @@ class CpuDevice:
         out = (ctypes.c_int64 * 4)()
         self._lib.tidegs_raster_counts(self._opened(), out)
         return PassCounts(*out)
+
+    def twin(self, image: np.ndarray, grad: np.ndarray, sums: np.ndarray) -> int:
+        """The pixel stage of the last image by the plain scalar twin, for benchmarks and tests.
+
+        Fills `image` [3, height, width], and adds to `sums` [splats, 10] the image-space gradients for `grad` [3, height,
+        width]; all float32 in C order. Returns how many pairs of a pixel and a splat counted.
+        """
+        if self.counts().ranges != 1:
+            raise DeviceError("the twin needs an image of one range: raise scratch_budget")
+        return int(self._lib.tidegs_raster_twin(self._opened(), image.ctypes.data, grad.ctypes.data, sums.ctypes.data))
 
     def set_threads(self, threads: int) -> None:
         """Threads of the kernels, for this process; the result does not depend on them."""
