@@ -26,14 +26,14 @@ EPILOG = """examples:
   tidegs train --resume results/garden           after Ctrl-C or a crash
   tidegs train garden --init garden.ply          go on from trained Gaussians
   tidegs train garden --config fast              a preset: quality, fast, city, cpu
-gsplat's and INRIA's spellings work too: --data_dir --result_dir --data_factor --max_steps; -s -m -r --eval --iterations"""
+gsplat's and INRIA's spellings work too: --data_dir --result_dir --data_factor --max_steps, -s -m -r --iterations"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tidegs train SCENE [--out RESULT] [options]"
     parser.add_argument("scene", type=Path, nargs="?", help="scene folder; with --resume the one of the result")
     parser.add_argument("--out", type=Path, help="result folder (default: results/NAME of the scene)")
-    hidden = {"type": Path, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+    hidden: dict[str, Any] = {"type": Path, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
     parser.add_argument("-s", "--source_path", "--data_dir", dest="scene_alias", **hidden)
     parser.add_argument("-m", "--model_path", "--result_dir", dest="out", **hidden)
     parser.add_argument("--eval", action="store_true", help=argparse.SUPPRESS)  # INRIA's; images are held out anyway
