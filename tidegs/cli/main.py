@@ -20,7 +20,7 @@ COMMANDS = {
     "train": "train a COLMAP scene, out of core when it does not fit",
     "eval": "PSNR and SSIM of a result's test split",
     "render": "render test views, train views or a camera path to PNG and MP4",
-    "export": "write a result as a PLY that other viewers read",
+    "export": "write a result as PLY, compressed PLY, .splat, SPZ or SOG",
     "info": "what a scene, a store or a result holds",
     "plan": "what a scene will need under given budgets, before training",
     "report": "where memory and time went in a run",
