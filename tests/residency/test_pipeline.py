@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from residency_fakes import (
+
+from tests.residency.residency_fakes import (
     LAYOUT,
     SETTINGS,
     FakeDevice,
@@ -17,7 +18,6 @@ from residency_fakes import (
     toy_views,
     within,
 )
-
 from tidegs.device.base import BlockFlags
 from tidegs.errors import CapacityError, CorruptError, StoreError
 from tidegs.residency.passes import Pass

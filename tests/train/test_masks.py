@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from training import assert_changed, assert_same, settings, train
 
+from tests.training import assert_changed, assert_same, settings, train
 from tidegs.cli.main import main
 from tidegs.device.masking import masked_target
 from tidegs.errors import DeviceError
