@@ -132,7 +132,18 @@ def _train(scene: Path, out: Path, steps: int, extra: list[str]) -> dict[str, An
     schedule = ["--max-steps", str(steps), "--eval-steps", str(steps), "--save-steps", "--ply-steps"]
     tidegs("train", str(scene), "--out", str(out), "--device", "cuda", "--quiet", *schedule, *extra)
     summary = json.loads((out / "stats" / "summary.json").read_text())
-    keys = ("psnr", "ssim", "num_gaussians", "dropped_blocks", "overlap", "seconds", "moved_bytes", "in_core", "stalls")
+    keys = (
+        "psnr",
+        "ssim",
+        "num_gaussians",
+        "dropped_blocks",
+        "overlap",
+        "seconds",
+        "moved_bytes",
+        "in_core",
+        "stalls",
+        "memory_splits",
+    )
     made = {k: summary.get(k) for k in keys}
     made["steps_a_second"] = round(steps / summary["seconds"], 2)
     if summary.get("dropped_blocks"):
