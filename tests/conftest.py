@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tidegs.cli.main import main
+
+settings.register_profile("same", derandomize=True)  # a red run can be repeated
+settings.load_profile("same")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
