@@ -32,6 +32,7 @@ from tidegs.train.log import say
 from tidegs.train.order import CameraOrder, open_order
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
+from tidegs.train.strategies.choose import strategy_of
 
 
 def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = False) -> None:
@@ -42,7 +43,9 @@ def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = Fa
         init_opacity=config.init_opacity,
         progress=not quiet and sys.stderr.isatty(),
     )
-    layout = RecordLayout(config.block_capacity, config.sh_degree)
+    strategy = strategy_of(config)
+    stats = strategy.stat_components if strategy else 0
+    layout = RecordLayout(config.block_capacity, config.sh_degree, stats)
     chunks = ((c.xyz, c.rgb) for c in points.chunks())
     ingest_points(path, chunks, layout, options).close()
 
