@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from tests.training import assert_same, settings, train
+from tidegs.device.cpu import CpuDevice
 from tidegs.store.block_store import BlockStore
 
 EVENTS = {"refine_start_iter": 5, "refine_every": 12, "refine_stop_iter": 70, "max_steps": 80}
@@ -40,3 +44,22 @@ def test_generated_city(city, tmp_path, strategy, batch):
 def test_cameras_in_parts(city, tmp_path, strategy):
     """Cameras, and the blocks to be settled, come in parts; ids of new blocks do not depend on how."""
     run_both(city, tmp_path, {**strategy, "max_pass_blocks": 11, "max_steps": 40})
+
+
+@pytest.mark.parametrize("strategy", [DEFAULT, MCMC], ids=["default", "mcmc"])
+def test_a_run_that_stopped_and_went_on_gives_the_same_bits(city, tmp_path, monkeypatch, strategy):
+    """Stopped where some blocks are owed events, and resumed under other budgets."""
+    run = {**strategy, "max_steps": 40, "order": "shuffle", "device_memory": "40%"}
+    train(city, tmp_path / "whole", settings(**run))
+    calls, real = iter(range(1 << 30)), CpuDevice.update
+
+    def update(self, *args):
+        if next(calls) == 25:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuDevice, "update", update)
+        assert not train(city, tmp_path / "run", settings(**run)).finished
+    assert train(city, tmp_path / "run", settings(**{**run, "device_memory": "20%"}), resume=True).finished
+    assert_same(tmp_path / "run" / "store", tmp_path / "whole" / "store")

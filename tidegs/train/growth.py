@@ -55,7 +55,7 @@ class Growth:
         if isinstance(self._strategy, MCMCStrategy):
             self._noise = Noise(self._strategy, layout, config.seed, lambda s: adam_settings(config, s, extent).lrs[0])
             table = session.store.table
-            fresh = (table["opacity_mass"] == 0) & (table["dead"] == 0)
+            fresh = (table["opacity_mass"] == 0) & (table["event"] == 0)  # as ingested
             table["opacity_mass"][fresh] = table["count"][fresh] * np.float32(config.init_opacity)
 
     def gaussians(self) -> int:
