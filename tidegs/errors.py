@@ -1,4 +1,4 @@
-"""Every error tidegs raises on purpose. Each message is one sentence: the file, the field, what was found, what to do."""
+"""Every error tidegs raises on purpose: one sentence that names the file, the field, what was found, what to do."""
 
 from __future__ import annotations
 

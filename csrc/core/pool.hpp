@@ -32,13 +32,12 @@ public:
 
     // Calls f(item, thread) for each item of [0, n), in any order, on all threads; returns when all are done. Throws the
     // first exception of an item. Calls from several threads take turns; f must not call `run`. `stage` names the work
-    // in traces.
+    // in traces. Nobody waits for a thread that the system does not run: it finds the items taken.
     template <class F>
     void run(int n, F&& f, const char* stage = "kernel") {
         if (n <= 0) return;
         std::lock_guard<std::mutex> one(caller_);
-        auto call = [](void* context, int item, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(item, thread); };
-        stage_ = stage;
+        Call call = [](void* context, int item, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(item, thread); };
         if (wanted_ == 1 || n == 1) {
             const Start start = Trace::get().begin();
             for (int i = 0; i < n; ++i) call(&f, i, 0);
@@ -47,25 +46,28 @@ public:
         }
         start();
         error_ = nullptr;
-        call_ = call;
-        context_ = &f;
-        next_.store(0, std::memory_order_relaxed);
-        count_ = n;
-        busy_.store(wanted_ - 1, std::memory_order_relaxed);
+        const uint64_t round = ticket_.load(std::memory_order_relaxed) / ROUND + 2;
+        ticket_.store(round * ROUND - 1, std::memory_order_release);  // no items while the next four change
+        call_.store(call, std::memory_order_release);
+        context_.store(&f, std::memory_order_release);
+        stage_.store(stage, std::memory_order_release);
+        count_.store(n, std::memory_order_release);
+        done_.store(0, std::memory_order_release);
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            round_.fetch_add(1, std::memory_order_release);
+            ticket_.store(round * ROUND, std::memory_order_release);
         }
         wake_.notify_all();
-        work(0);
-        for (int spin = 0; busy_.load(std::memory_order_acquire) > 0; ++spin) {
+        work(round, 0);
+        for (int spin = 0; done_.load(std::memory_order_acquire) < n; ++spin)
             if (spin > SPINS) std::this_thread::yield();
-        }
         if (error_) std::rethrow_exception(error_);
     }
 
 private:
+    using Call = void (*)(void*, int, int);
     static constexpr int SPINS = 4000;  // some ten microseconds, less than a sleep and a wake
+    static constexpr uint64_t ROUND = uint64_t(1) << 32;
 
     void start() {
         if (!team_.empty() && owner_ == getpid()) return;
@@ -75,7 +77,7 @@ private:
         }
         owner_ = getpid();
         quit_ = false;
-        const unsigned seen = round_.load();
+        const uint64_t seen = ticket_.load() / ROUND;
         for (int i = 1; i < wanted_; ++i) team_.emplace_back([this, i, seen] { serve(i, seen); });
     }
     void stop() {
@@ -83,48 +85,61 @@ private:
             {
                 std::lock_guard<std::mutex> lock(mutex_);
                 quit_ = true;
-                round_.fetch_add(1, std::memory_order_release);
+                ticket_.store((ticket_.load() / ROUND + 2) * ROUND - 1, std::memory_order_release);
             }
             wake_.notify_all();
             for (auto& t : team_) t.join();
         }
         team_.clear();
     }
-    void serve(int thread, unsigned seen) {
+    void serve(int thread, uint64_t seen) {
         for (;;) {
-            int spin = 0;
-            while (round_.load(std::memory_order_acquire) == seen && spin < SPINS) ++spin;
-            if (round_.load(std::memory_order_acquire) == seen) {
-                std::unique_lock<std::mutex> lock(mutex_);
-                wake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
+            for (int spin = 0; spin < SPINS && ticket_.load(std::memory_order_acquire) / ROUND == seen; ++spin) {
             }
-            seen = round_.load(std::memory_order_acquire);
-            if (quit_) return;
-            work(thread);
-            busy_.fetch_sub(1, std::memory_order_acq_rel);
+            {
+                std::unique_lock<std::mutex> lock(mutex_);
+                wake_.wait(lock, [&] { return ticket_.load(std::memory_order_acquire) / ROUND != seen; });
+                if (quit_) return;
+            }
+            seen = ticket_.load(std::memory_order_acquire) / ROUND;
+            work(seen, thread);
         }
     }
-    void work(int thread) {
-        const Start start = Trace::get().begin();
-        try {
-            for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(context_, i, thread);
-        } catch (...) {
-            std::lock_guard<std::mutex> lock(mutex_);
-            if (!error_) error_ = std::current_exception();
+    // Takes items of a round while there are any. The ticket names round and item, and leaves the round before the next
+    // one's call is written; so whoever succeeds to take an item has read the call that belongs to it.
+    void work(uint64_t round, int thread) {
+        const Call call = call_.load(std::memory_order_acquire);
+        void* context = context_.load(std::memory_order_acquire);
+        const char* stage = stage_.load(std::memory_order_acquire);
+        const uint64_t end = round * ROUND + (uint64_t)count_.load(std::memory_order_acquire);
+        int mine = 0;
+        Start start;
+        uint64_t next = ticket_.load(std::memory_order_acquire);
+        while (next / ROUND == round && next < end) {
+            if (!ticket_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) continue;
+            if (mine++ == 0) start = Trace::get().begin();
+            try {
+                call(context, (int)(next % ROUND), thread);
+            } catch (...) {
+                std::lock_guard<std::mutex> lock(mutex_);
+                if (!error_) error_ = std::current_exception();
+            }
+            next = ticket_.load(std::memory_order_acquire);
         }
-        Trace::get().end(stage_, thread, start);
+        if (!mine) return;
+        Trace::get().end(stage, thread, start);
+        done_.fetch_add(mine, std::memory_order_acq_rel);
     }
 
     std::mutex caller_, mutex_;
     std::condition_variable wake_;
     std::vector<std::thread> team_;
-    std::atomic<unsigned> round_{0};
-    std::atomic<int> next_{0}, busy_{0};
+    std::atomic<uint64_t> ticket_{0};  // round * ROUND + next item
+    std::atomic<int> done_{0}, count_{0};
+    std::atomic<Call> call_{nullptr};
+    std::atomic<void*> context_{nullptr};
+    std::atomic<const char*> stage_{nullptr};
     std::exception_ptr error_;
-    void (*call_)(void*, int, int) = nullptr;
-    void* context_ = nullptr;
-    const char* stage_ = nullptr;
-    int count_ = 0;
     int wanted_ = 1;
     pid_t owner_ = 0;
     bool quit_ = false;

@@ -22,6 +22,7 @@ struct Geometry {
     vf qw, qx, qy, qz, inv_norm;     // normalised
     vf Q[3][3], s[3];                // rotation and standard deviations
     vf V[2][3];
+    vf sharp11, sharp22;             // variances before the blur
     vf c11, c12, c22, det, inv_det;  // blurred covariance
     vf opacity, rest, comp;          // logistic of the logit, 1 - opacity; compensation (1 in classic mode)
     vf mx, my, rx, ry;
@@ -84,6 +85,7 @@ inline void project(const Camera& cam, const Rows& rows, Geometry& g) {
     const vf det0 = dot3(m0, m1, m2, m0, m1, m2);
     const vf blur = set1(cam.eps2d);
     g.det = det0 + blur * (g.c11 + g.c22 + blur);
+    g.sharp11 = g.c11, g.sharp22 = g.c22;
     g.c11 += blur, g.c22 += blur;
     g.inv_det = 1.0f / g.det;
     g.comp = cam.antialiased ? sqrt(max(vf{}, det0 * g.inv_det)) : set1(1.0f);
@@ -141,12 +143,13 @@ inline void covariance_grad(const Camera& cam, const Geometry& g, const ImageSum
     const vf d_alpha_o = -in.s / max(g.opacity * g.comp, set1(ALPHA_MIN));  // s = -alpha dL/dalpha
     o = d_alpha_o * g.comp;
     if (cam.antialiased) {
-        const vf d2 = d_alpha_o * g.opacity * 0.5f / (g.comp + 1e-6f);  // dL/d(comp^2)
-        const vf rest = 1.0f - g.comp * g.comp;
-        const vf shift = cam.eps2d * g.inv_det;
-        g11 += d2 * (rest * pa - shift);
-        g12 += 2.0f * d2 * rest * pb;
-        g22 += d2 * (rest * pc - shift);
+        // comp^2 = det(sharp) / det: its derivative is (adj(sharp) - comp^2 adj(blurred)) / det. Visible rows have a
+        // comp of at least 1/255, so it needs no guard, where gsplat adds 1e-6.
+        const vf d2 = d_alpha_o * g.opacity * 0.5f / max(g.comp, set1(ALPHA_MIN));  // dL/d(comp^2)
+        const vf square = g.comp * g.comp;
+        g11 += d2 * fnma(square, g.c22, g.sharp22) * g.inv_det;
+        g12 += 2.0f * d2 * (1.0f - square) * pb;
+        g22 += d2 * fnma(square, g.c11, g.sharp11) * g.inv_det;
     }
 }
 

@@ -6,6 +6,7 @@ Invariant: two uses of a resource, one of them a write, must be ordered by strea
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Hashable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -120,5 +121,11 @@ def _merge(into: Clock, other: Clock) -> None:
         into[agent] = max(into.get(agent, 0), time)
 
 
+_threads, _local = itertools.count(), threading.local()
+
+
 def _thread() -> Hashable:
-    return ("thread", threading.get_ident())
+    """This thread. Its ident would not do: the system gives that of a thread that ended to the next one."""
+    if not hasattr(_local, "number"):
+        _local.number = next(_threads)
+    return ("thread", _local.number)

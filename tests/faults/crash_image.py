@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from fault_files import Event
+
+from tests.faults.fault_files import Event
 
 
 @dataclass

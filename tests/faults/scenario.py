@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from store_cases import SMALL_SCRATCH, contents, plane_subsets, random_seeds, random_slot, read_slots
 
+from tests.store.store_cases import SMALL_SCRATCH, contents, plane_subsets, random_seeds, random_slot, read_slots
 from tidegs.errors import StoreError
 from tidegs.gaussians.layout import RECORD_PLANES
 from tidegs.store.block_store import BlockStore

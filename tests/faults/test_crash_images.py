@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crash_image import CUTS, Disk
-from fault_files import RecordingFiles
-from scenario import Life, Oracle
-from store_cases import SMALL, contents, random_slot
 
+from tests.faults.crash_image import CUTS, Disk
+from tests.faults.fault_files import RecordingFiles
+from tests.faults.scenario import Life, Oracle
+from tests.store.store_cases import SMALL, contents, random_slot
 from tidegs.store import records
 from tidegs.store.block_store import BlockStore
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import SMALL, contents, filled_store, read_slots
 
+from tests.store.store_cases import SMALL, contents, filled_store, read_slots
 from tidegs.errors import CorruptError, StoreError
 from tidegs.store import format as fmt
 from tidegs.store.block_store import BlockStore

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fault_files import FailingFiles, Fault, each_call
-from scenario import Life
-from store_cases import SMALL, contents, filled_store
 
+from tests.faults.fault_files import FailingFiles, Fault, each_call
+from tests.faults.scenario import Life
+from tests.store.store_cases import SMALL, contents, filled_store
 from tidegs.errors import CorruptError, StoreError
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.store.block_store import BlockStore

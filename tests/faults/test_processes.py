@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import SMALL, contents, filled_store, random_slot
 
+from tests.store.store_cases import SMALL, contents, filled_store, random_slot
 from tidegs.errors import StoreError
 from tidegs.store.block_store import BlockStore
 

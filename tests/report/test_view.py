@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.training import assert_same, settings
 from tidegs.cli import view as command
 from tidegs.cli.main import main
 from tidegs.data.load import load_scene
@@ -19,6 +20,7 @@ from tidegs.report.space import up_direction
 from tidegs.report.viewer import Viewer
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
+from tidegs.train.run import RunRequest, run_training
 from tidegs.train.session import Session, view_of
 
 
@@ -185,6 +187,27 @@ def test_training_gives_frames_a_share_of_its_time(session, painter, server):
     for _ in range(20):
         viewer.between_steps()
     assert 1 <= len(server.frames) < 20  # the first at once, the others when enough time has been trained
+
+
+def test_being_watched_changes_nothing(city, tmp_path, server, monkeypatch):
+    """Frames between the steps of a run out of core leave its bits alone."""
+    monkeypatch.setattr("tidegs.report.viewer._viser", lambda: None)
+    monkeypatch.setattr("tidegs.report.viewer._TRAINING_SHARE", 1e9)  # as many frames as there are steps
+    connect = Viewer.between_steps
+
+    def watched(viewer):
+        if not server.frames:
+            server.connect(server.client)
+        server.client.camera.position = (0.01 * len(server.frames), 0, 0.5)
+        server.moved(server.client.camera)
+        connect(viewer)
+
+    monkeypatch.setattr(Viewer, "between_steps", watched)
+    config = settings(max_steps=25, device_memory="30%", host_memory="30%", order="shuffle")
+    for name, viewer in (("alone", False), ("watched", True)):
+        run_training(RunRequest(city, tmp_path / name, None, config, False, False, True, viewer=viewer))
+    assert len(server.frames) >= 20
+    assert_same(tmp_path / "alone" / "store", tmp_path / "watched" / "store")
 
 
 def test_the_real_server_serves_its_page(result):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from residency_fakes import SETTINGS, toy_table, toy_views
 
+from tests.residency.residency_fakes import SETTINGS, toy_table, toy_views
 from tidegs.residency.index import NEVER, build_index, use_after, uses_after
 from tidegs.residency.schedule import Schedule
 from tidegs.residency.tours import cache_tour, locality_tour

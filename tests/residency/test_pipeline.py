@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from residency_fakes import (
+
+from tests.residency.residency_fakes import (
     LAYOUT,
     SETTINGS,
     FakeDevice,
@@ -17,7 +18,6 @@ from residency_fakes import (
     toy_views,
     within,
 )
-
 from tidegs.device.base import BlockFlags
 from tidegs.errors import CapacityError, CorruptError, StoreError
 from tidegs.residency.passes import Pass
@@ -28,13 +28,15 @@ from tidegs.residency.schedule import Step
 class Rig:
     """A toy scene with a pipeline, and the model: every slot in memory, updated by the same passes."""
 
-    def __init__(self, seed: int, blocks: int, arena: int, host: int, most: int | None = None, chaos: bool = True):
+    def __init__(
+        self, seed: int, blocks: int, arena: int, host: int, most: int | None = None, longest: int = 60
+    ) -> None:
         rng = np.random.default_rng(seed)
         self.views = toy_views(rng, 12)
-        self.store = MemoryStore(LAYOUT, toy_table(rng, blocks), seed if chaos else None)
+        self.store = MemoryStore(LAYOUT, toy_table(rng, blocks), seed, longest)
         self.home = self.store.table.copy()
         fill_records(self.store)
-        self.device = FakeDevice(seed if chaos else None)
+        self.device = FakeDevice(seed)
         self.residency = Residency(self.store, self.device, LAYOUT, arena, host, SETTINGS, max_pass_blocks=most)
         self.model = np.full((blocks, LAYOUT.slot_nbytes), 0xFF, np.uint8)
         for b in range(blocks):
@@ -113,6 +115,12 @@ def test_passes_depend_on_their_greatest_size_alone() -> None:
     assert logs[0] == logs[1] == logs[2]
     assert any(entry[3] == "backward" for entry in logs[0])
     assert run_rig(7, 150, 200, 5, most=40).log != logs[0]
+
+
+def test_a_read_never_overtakes_the_write_of_its_block() -> None:
+    """Writes take so long that whatever does not wait for them comes too early."""
+    rig = run_rig(15, 120, 16, 1, longest=3000)
+    assert rig.residency.counters.blocks["write"] > 200
 
 
 def test_parts_and_batches_update_each_block_once_a_step() -> None:

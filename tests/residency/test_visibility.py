@@ -64,7 +64,7 @@ def kept_rows(means: np.ndarray, quats: np.ndarray, scales: np.ndarray, view: Vi
     return (radii[0] > 0).all(-1).numpy().reshape(len(means), ROWS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     reach=st.sampled_from([0.5, 3.0, 30.0, 1000.0]),
@@ -90,10 +90,10 @@ def test_rows_at_the_very_edge_of_the_image_are_not_missed(seed: int, far_out: f
     how = RenderSettings()
     view = random_view(rng, far_out)
     n = 256
-    z = rng.uniform(0.02, 50, n)
+    z = 10 ** rng.uniform(-1.7, 1.7, n)  # near ones magnify the rounding of far-out positions
     scales = np.repeat((z * 10 ** rng.uniform(-5, -0.5, n))[:, None, None], ROWS, 1).repeat(3, 2).astype(np.float32)
     K = view.K.astype(np.float64)
-    u = np.where(rng.random(n) < 0.5, 0, view.width) + rng.normal(size=n) * 3 * scales[:, 0, 0] * K[0, 0] / z
+    u = np.where(rng.random(n) < 0.5, 0, view.width) + rng.normal(size=n) * (3 + 3 * scales[:, 0, 0] * K[0, 0] / z)
     v = rng.uniform(0, view.height, n)
     camera = np.stack([(u - K[0, 2]) / K[0, 0] * z, (v - K[1, 2]) / K[1, 1] * z, z], 1)
     viewmat = view.viewmat.astype(np.float64)

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-from store_cases import SMALL, filled_store, read_slots
 
+from tests.store.store_cases import SMALL, filled_store, read_slots
 from tidegs.store.base import TABLE_DTYPE
 from tidegs.store.native import crc32c
 

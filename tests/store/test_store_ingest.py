@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_cases import read_slots
 
+from tests.store.store_cases import read_slots
 from tidegs.errors import FormatError, StoreError
 from tidegs.gaussians.init import from_points
 from tidegs.gaussians.layout import BASE_COMPONENTS, RecordLayout

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import SMALL, contents, filled_store, random_slot
 
+from tests.store.store_cases import SMALL, contents, filled_store, random_slot
 from tidegs.cli.main import main
 from tidegs.errors import CorruptError, StoreError
 from tidegs.gaussians.layout import RECORD_PLANES

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_cases import SMALL_SCRATCH, plane_subsets, random_seeds, random_slot, read_slots
 
+from tests.store.store_cases import SMALL_SCRATCH, plane_subsets, random_seeds, random_slot, read_slots
 from tidegs.gaussians.layout import RECORD_PLANES
 from tidegs.store.block_store import BlockStore
 from tidegs.store.memory import aligned_slots

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import SMALL, SMALL_SCRATCH, filled_store, plane_subsets, random_seeds, random_slot, read_slots
 
+from tests.store.store_cases import (
+    SMALL,
+    SMALL_SCRATCH,
+    filled_store,
+    plane_subsets,
+    random_seeds,
+    random_slot,
+    read_slots,
+)
 from tidegs.errors import StoreError
 from tidegs.gaussians.layout import RECORD_PLANES, RecordLayout
 from tidegs.store import format as fmt

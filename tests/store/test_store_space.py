@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_cases import SMALL, filled_store, plane_subsets, random_slot
 
+from tests.store.store_cases import SMALL, filled_store, plane_subsets, random_slot
 from tidegs.gaussians.layout import RECORD_PLANES, RecordLayout
 from tidegs.store import format as fmt
 from tidegs.store.block_store import BlockStore

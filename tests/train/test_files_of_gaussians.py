@@ -7,8 +7,8 @@ import json
 
 import numpy as np
 import pytest
-from training import contents, settings, train
 
+from tests.training import contents, settings, train
 from tidegs.cli.main import main
 from tidegs.data.load import load_scene
 from tidegs.gaussians.open import open_gaussians

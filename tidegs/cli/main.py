@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shutil
 import sys
+import textwrap
+from functools import partial
 
 from tidegs import __version__
 from tidegs.errors import TidegsError
@@ -17,7 +20,7 @@ COMMANDS = {
     "train": "train a COLMAP scene, out of core when it does not fit",
     "eval": "PSNR and SSIM of a result's test split",
     "render": "render test views, train views or a camera path to PNG and MP4",
-    "export": "write a result as a PLY that other viewers read",
+    "export": "write a result as PLY, compressed PLY, .splat, SPZ or SOG",
     "info": "what a scene, a store or a result holds",
     "plan": "what a scene will need under given budgets, before training",
     "report": "where memory and time went in a run",
@@ -26,6 +29,7 @@ COMMANDS = {
     "store": "check, compact or copy a block store",
     "synth": "generate a city as a COLMAP scene",
     "demo": "generate a city and do all of the above with it",
+    "completion": "print a script that completes commands and options in bash",
 }
 
 
@@ -37,6 +41,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         epilog="Start with: tidegs train SCENE   (a folder with images/ and sparse/0/). See tidegs COMMAND --help.",
     )
     parser.add_argument("--version", action="version", version=f"tidegs {__version__}")
+    width = shutil.get_terminal_size().columns - 2
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         if name == command:
@@ -44,9 +49,9 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
             sub = commands.add_parser(
                 name,
                 help=text,
-                description=module.HELP,
+                description=textwrap.fill(module.HELP, width),
                 epilog=getattr(module, "EPILOG", None),
-                formatter_class=argparse.RawDescriptionHelpFormatter,
+                formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=34, width=width),
             )
             module.add_arguments(sub)
         else:

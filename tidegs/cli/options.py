@@ -10,6 +10,16 @@ from typing import Any, Literal
 
 from tidegs.config import TrainConfig, load_config, preset_path
 
+# Spellings of INRIA's trainer for settings that mean the same there; understood, and not in the help.
+INRIA = {
+    "data_factor": ("-r", "--resolution"),
+    "max_steps": ("--iterations",),
+    "eval_steps": ("--test_iterations",),
+    "save_steps": ("--checkpoint_iterations",),
+    "ply_steps": ("--save_iterations",),
+    "ssim_lambda": ("--lambda_dssim",),
+}
+
 
 def add_config_options(parser: argparse.ArgumentParser, only: tuple[str, ...] | None = None) -> None:
     """Adds `--name` for each setting, grouped; a value that is not given stays with the preset or the default."""
@@ -23,9 +33,10 @@ def add_config_options(parser: argparse.ArgumentParser, only: tuple[str, ...] | 
 
 
 def _add(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
-    flags = [f"--{f.name.replace('_', '-')}"]
-    if "_" in f.name:
-        flags.append(f"--{f.name}")  # gsplat's spelling
+    flag = f"--{f.name.replace('_', '-')}"
+    others = list(INRIA.get(f.name, ()))
+    if "_" in f.name and hint is not bool:
+        others.append(f"--{f.name}")  # gsplat's spelling
     text = f"{f.metadata['help']} ({_shown(f.default)})"
     origin = typing.get_origin(hint)
     extra: dict[str, Any] = {"dest": f"cfg_{f.name}", "default": None, "help": text}
@@ -37,10 +48,11 @@ def _add(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
         extra |= {"nargs": "*" if variable else len(args), "type": args[0], "metavar": "N" if variable else "X"}
     elif hint is bool:
         extra |= {"action": argparse.BooleanOptionalAction}
-        flags = flags[:1]
     else:
         extra |= {"type": hint, "metavar": {"int": "N", "float": "X"}.get(hint.__name__, "SIZE")}
-    group.add_argument(*flags, **extra)
+    group.add_argument(flag, **extra)
+    if others:
+        group.add_argument(*others, **{**extra, "help": argparse.SUPPRESS})
 
 
 def _shown(default: Any) -> str:

@@ -25,12 +25,18 @@ EPILOG = """examples:
   tidegs train city --device-memory 4GiB --host-memory 8GiB --store /ssd/city
   tidegs train --resume results/garden           after Ctrl-C or a crash
   tidegs train garden --init garden.ply          go on from trained Gaussians
-  tidegs train garden --config fast              a preset of configs/"""
+  tidegs train garden --config fast              a preset: quality, fast, city, cpu
+gsplat's and INRIA's spellings work too: --data_dir --result_dir --data_factor --max_steps, -s -m -r --iterations"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "tidegs train SCENE [--out RESULT] [options]"
     parser.add_argument("scene", type=Path, nargs="?", help="scene folder; with --resume the one of the result")
     parser.add_argument("--out", type=Path, help="result folder (default: results/NAME of the scene)")
+    hidden: dict[str, Any] = {"type": Path, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+    parser.add_argument("-s", "--source_path", "--data_dir", dest="scene_alias", **hidden)
+    parser.add_argument("-m", "--model_path", "--result_dir", dest="out", **hidden)
+    parser.add_argument("--eval", action="store_true", help=argparse.SUPPRESS)  # INRIA's; images are held out anyway
     parser.add_argument("--store", type=Path, help="where the blocks lie, best on a fast SSD (default: OUT/store)")
     parser.add_argument("--resume", type=Path, metavar="RESULT", help="go on from the last snapshot of a result")
     parser.add_argument(
@@ -45,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_quiet(parser)
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="also write messages and a line a minute here")
     parser.add_argument("--tensorboard", action="store_true", help="also write scalars and images to OUT/tb")
+    parser.add_argument("--viewer", action="store_true", help="show the run in the browser while it trains")
     add_config_options(parser)
 
 
@@ -55,8 +62,17 @@ def _config_for(file: GaussianFile, config: TrainConfig, args: argparse.Namespac
     return config
 
 
+def _apply_aliases(args: argparse.Namespace) -> None:
+    """The scene of `-s` takes the place of SCENE."""
+    alias = getattr(args, "scene_alias", None)
+    if alias and args.scene:
+        raise ConfigError(f"the scene is given twice, as {args.scene} and as {alias}: leave one out")
+    args.scene = args.scene or alias
+
+
 def run(args: argparse.Namespace) -> int:
-    watch: dict[str, Any] = {"log_file": args.log_file, "tensorboard": args.tensorboard}
+    _apply_aliases(args)
+    watch: dict[str, Any] = {"log_file": args.log_file, "tensorboard": args.tensorboard, "viewer": args.viewer}
     if args.resume:
         if args.store or args.out or args.config or args.init:
             raise ConfigError(

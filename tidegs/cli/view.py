@@ -28,7 +28,8 @@ HELP = (
 )
 EPILOG = """examples:
   tidegs view results/garden
-  tidegs view /ssd/city --device-memory 2GiB --port 9000"""
+  tidegs view /ssd/city --device-memory 2GiB --port 9000
+  tidegs train city --viewer        while it trains"""
 _SMALL = {"device_memory": "1GiB", "host_memory": "512MiB"}
 
 

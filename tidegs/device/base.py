@@ -152,9 +152,17 @@ class Device(Protocol):
     def finish(self, frame: Frame) -> None:
         """Renders the whole image from all parts into the frame."""
 
-    def loss(self, frame: Frame, target: np.ndarray, ssim_lambda: float, scale: float = 1.0) -> LossValue:
+    def loss(
+        self,
+        frame: Frame,
+        target: np.ndarray,
+        ssim_lambda: float,
+        scale: float = 1.0,
+        mask: np.ndarray | None = None,
+    ) -> LossValue:
         """(1 - ssim_lambda) L1 + ssim_lambda (1 - SSIM) against target (uint8 [height, width, 3]); its gradient with
-        respect to the image, times `scale`, stays with the frame for `differentiate`."""
+        respect to the image, times `scale`, stays with the frame for `differentiate`. Pixels where `mask` (uint8
+        [height, width]) is 0 do not count: see tidegs.device.masking."""
 
     def differentiate(self, frame: Frame) -> None:
         """The loss's gradient in image space, for every visible row; kept for `update`."""

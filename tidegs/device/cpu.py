@@ -218,8 +218,8 @@ class CpuDevice:
     def twin(self, image: np.ndarray, grad: np.ndarray, sums: np.ndarray) -> int:
         """The pixel stage of the last image by the plain scalar twin, for benchmarks and tests.
 
-        Fills `image` [3, height, width], and adds to `sums` [splats, 10] the image-space gradients for `grad` [3, height,
-        width]; all float32 in C order. Returns how many pairs of a pixel and a splat counted.
+        Fills `image` [3, height, width], and adds to `sums` [splats, 10] the image-space gradients for `grad` (as
+        `image`); all float32 in C order. Returns how many pairs of a pixel and a splat counted.
         """
         if self.counts().ranges != 1:
             raise DeviceError("the twin needs an image of one range: raise scratch_budget")

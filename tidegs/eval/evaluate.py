@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from tidegs.data.images import Loaded
 from tidegs.data.scene import Scene
 from tidegs.eval.frames import Rendered, to_rgb8
 from tidegs.eval.metrics import PSNR_TEXT, SSIM_TEXT, Lpips, psnr, ssim
@@ -61,35 +62,44 @@ def evaluate(
     scene: Scene,
     indices: tuple[int, ...],
     rendered: Iterable[Rendered],
-    target: Callable[[int], np.ndarray],
+    target: Callable[[int], Loaded],
     num_gaussians: int,
     factor: int,
     test_every: int,
     save: Callable[[int], Path] | None = None,
 ) -> Evaluation:
-    """Scores `rendered` (frames of scene.cameras[i], i in `indices`, in order) against `target(i)` (uint8 [H, W, 3]).
+    """Scores `rendered` (frames of scene.cameras[i], i in `indices`, in order) against `target(i)` (uint8 [H, W, 3],
+    and a mask or None: pixels where it is 0 do not count, and an image without others is left out).
 
     `save(k)` names the file of the k-th comparison (truth left, render right, 8 bit PNG); None saves none.
     """
     lpips = Lpips()
-    scores = []
+    scores: list[ImageScore] = []
+    masked = 0
     begun, waited = time.monotonic(), 0.0
     for k, one in enumerate(rendered):
-        camera, truth = scene.cameras[one.index], target(one.index)
+        camera, (truth, mask) = scene.cameras[one.index], target(one.index)
         paused = time.monotonic()
         image = np.ascontiguousarray(np.clip(one.frame.image, 0, 1).transpose(1, 2, 0))
         reference = truth.astype(np.float32) / 255
-        scores.append(ImageScore(camera.name, psnr(image, reference), ssim(image, reference), lpips(image, reference)))
+        if mask is not None:
+            masked += 1
+            reference[mask == 0] = image[mask == 0]  # as in the loss; what is under the mask is not seen
+        if mask is None or mask.any():
+            figures = psnr(image, reference, mask), ssim(image, reference, mask), lpips(image, reference)
+            scores.append(ImageScore(camera.name, *figures))
         if save:
             save_comparison(save(k), truth, to_rgb8(one.frame))
         waited += time.monotonic() - paused
     spent = time.monotonic() - begun - waited
-    return Evaluation(
-        scores, _protocol(scene, indices, factor, test_every, lpips), num_gaussians, spent / max(1, len(scores))
-    )
+    protocol = _protocol(scene, indices, factor, test_every, lpips, masked)
+    return Evaluation(scores, protocol, num_gaussians, spent / max(1, len(scores)))
 
 
-def _protocol(scene: Scene, indices: tuple[int, ...], factor: int, test_every: int, lpips: Lpips) -> Protocol:
+def _protocol(
+    scene: Scene, indices: tuple[int, ...], factor: int, test_every: int, lpips: Lpips, masked: int
+) -> Protocol:
+    left_out = f"; pixels masked out of {masked} images do not count" if masked else ""
     return Protocol(
         split=f"every {test_every}th image by name" if indices == scene.test else "given images",
         images=len(indices),
@@ -97,8 +107,8 @@ def _protocol(scene: Scene, indices: tuple[int, ...], factor: int, test_every: i
         height=max((scene.cameras[i].height for i in indices), default=0),
         data_factor=factor,
         renders="float32, clamped to [0, 1]",
-        psnr=PSNR_TEXT,
-        ssim=SSIM_TEXT,
+        psnr=PSNR_TEXT + left_out,
+        ssim=SSIM_TEXT + left_out,
         lpips=lpips.text,
     )
 

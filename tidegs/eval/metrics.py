@@ -23,17 +23,21 @@ HALF, SIGMA = 5, 1.5  # the window has 2 x 5 + 1 taps
 C1, C2 = 0.01**2, 0.03**2
 
 
-def psnr(image: np.ndarray, reference: np.ndarray) -> float:
-    """Peak signal-to-noise ratio in dB; infinite for equal images. Raises ImageError where sizes differ."""
+def psnr(image: np.ndarray, reference: np.ndarray, mask: np.ndarray | None = None) -> float:
+    """Peak signal-to-noise ratio in dB, over the pixels where `mask` (uint8 [height, width]) is not 0; infinite for
+    equal images. Raises ImageError where sizes differ."""
     _check(image, reference)
     difference = _unit(image).astype(np.float64) - _unit(reference)
+    if mask is not None:
+        difference = difference[mask != 0]
     error = float(np.mean(np.square(difference)))
     return 10 * math.log10(1 / error) if error > 0 else math.inf
 
 
-def ssim(image: np.ndarray, reference: np.ndarray) -> float:
+def ssim(image: np.ndarray, reference: np.ndarray, mask: np.ndarray | None = None) -> float:
     """Structural similarity (Wang et al. 2004, eq. 13) in float64: a window around every pixel, the image reflected at
-    its edges. Raises ImageError where sizes differ or a side has too few pixels to reflect (under 6).
+    its edges; the mean over the pixels where `mask` (uint8 [height, width]) is not 0, whose windows may reach over the
+    others. Raises ImageError where sizes differ or a side has too few pixels to reflect (under 6).
 
     So does torchmetrics 1.9; its older versions leave out the windows that reach over an edge, as the loss does.
     """
@@ -45,8 +49,9 @@ def ssim(image: np.ndarray, reference: np.ndarray) -> float:
     taps = np.exp(-(k**2) / (2 * SIGMA**2))
     planes = [np.ascontiguousarray(_unit(x).transpose(2, 0, 1)) for x in (image, reference)]
     rows = np.empty((3, height))
-    _ssim_rows(planes[0], planes[1], taps / taps.sum(), rows)
-    return float(rows.sum() / (rows.size * width))
+    weights = np.ones((height, width)) if mask is None else (mask != 0).astype(np.float64)
+    _ssim_rows(planes[0], planes[1], taps / taps.sum(), weights, rows)
+    return float(rows.sum() / (3 * weights.sum()))
 
 
 class Lpips:
@@ -111,9 +116,9 @@ def _reflect(i: int, n: int) -> int:
 
 
 @njit(cache=True, parallel=True)
-def _ssim_rows(x: np.ndarray, y: np.ndarray, taps: np.ndarray, rows: np.ndarray) -> None:
-    """Sum of SSIM over the pixels of each row of x and y [3, height, width]: rows [3, height]. The window goes down
-    first, then across; innermost loops run along a row, so that they are vectorised."""
+def _ssim_rows(x: np.ndarray, y: np.ndarray, taps: np.ndarray, weights: np.ndarray, rows: np.ndarray) -> None:
+    """Weighted sum of SSIM over the pixels of each row of x and y [3, height, width]: rows [3, height]. The window goes
+    down first, then across; innermost loops run along a row, so that they are vectorised."""
     height, width = x.shape[1], x.shape[2]
     for item in prange(3 * height):
         channel, row = item // height, item % height
@@ -140,5 +145,5 @@ def _ssim_rows(x: np.ndarray, y: np.ndarray, taps: np.ndarray, rows: np.ndarray)
             mean_x, mean_y, xx, yy, xy = across[:, i]
             variances = max(xx - mean_x * mean_x, 0.0) + max(yy - mean_y * mean_y, 0.0)
             mean_term = (2 * mean_x * mean_y + C1) / (mean_x * mean_x + mean_y * mean_y + C1)
-            total += mean_term * (2 * (xy - mean_x * mean_y) + C2) / (variances + C2)
+            total += weights[row, i] * mean_term * (2 * (xy - mean_x * mean_y) + C2) / (variances + C2)
         rows[channel, row] = total

@@ -197,9 +197,18 @@ def _place(views: list[View], table: np.ndarray) -> tuple[np.ndarray, float]:
     return 0.5 * (low + high), float(max((high - low).max(), 1e-6))
 
 
+def check_viewer() -> None:
+    """Raises ConfigError where the package is missing."""
+    _viser()
+
+
 def _open(host: str, port: int) -> Any:
+    return _viser().ViserServer(host=host, port=port, label="tidegs", verbose=False)
+
+
+def _viser() -> Any:
     try:
         import viser
     except ImportError as error:
         raise ConfigError("the viewer needs the package viser: pip install viser") from error
-    return viser.ViserServer(host=host, port=port, label="tidegs", verbose=False)
+    return viser

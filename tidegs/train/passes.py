@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidegs.data.images import Loaded
 from tidegs.device.base import AdamSettings, BlockUpdates, Device, Frame, LossValue, RenderSettings, View
 from tidegs.residency.passes import Pass
 
@@ -27,8 +28,8 @@ class StepSettings:
 class PassRunner:
     """Runs the passes of training, camera after camera."""
 
-    def __init__(self, device: Device, view: Callable[[int], View], target: Callable[[int], np.ndarray]) -> None:
-        """`view` and `target` (uint8 [height, width, 3]) are those of a camera, by its index."""
+    def __init__(self, device: Device, view: Callable[[int], View], target: Callable[[int], Loaded]) -> None:
+        """`view` and `target` (uint8 [height, width, 3] and a mask or None) are those of a camera, by its index."""
         self._device, self._view, self._target = device, view, target
         self._frame: Frame | None = None
         self._size = (0, 0)
@@ -46,10 +47,10 @@ class PassRunner:
             device.add(one.blocks)
         if one.phase == "whole":
             device.finish(frame)
-            target = self._target(one.camera)
-            self.loss = device.loss(frame, target, settings.ssim_lambda, 1.0 / settings.batch_size)
+            target, mask = self._target(one.camera)
+            self.loss = device.loss(frame, target, settings.ssim_lambda, 1.0 / settings.batch_size, mask)
             if with_mse:
-                self.mse = mean_squared_error(frame.image, target)
+                self.mse = mean_squared_error(frame.image, target, mask)
             device.differentiate(frame)
         if one.phase in ("whole", "backward"):
             return device.update(one.part, one.blocks, settings.adam)
@@ -62,7 +63,11 @@ class PassRunner:
         self._device.begin(view, settings, self._frame)
 
 
-def mean_squared_error(image: np.ndarray, target: np.ndarray) -> float:
-    """Of an image (float32 [3, height, width], clamped to 0..1 here) against uint8 [height, width, 3]."""
+def mean_squared_error(image: np.ndarray, target: np.ndarray, mask: np.ndarray | None = None) -> float:
+    """Of an image (float32 [3, height, width], clamped to 0..1 here) against uint8 [height, width, 3], over the pixels
+    that count; 0 where none does."""
     clamped = np.clip(image, 0, 1).transpose(1, 2, 0)
-    return float(np.mean((clamped - target * np.float32(1 / 255)) ** 2))
+    squares = (clamped - target * np.float32(1 / 255)) ** 2
+    if mask is not None:
+        squares = squares[mask != 0]
+    return float(np.mean(squares)) if squares.size else 0.0

@@ -6,7 +6,7 @@ unusable in one sentence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from tidegs.errors import ConfigError
 from tidegs.eval.evaluate import Evaluation, evaluate
 from tidegs.files import write_bytes, write_json
 from tidegs.gaussians.open import open_gaussians
+from tidegs.report.looks import Painter
+from tidegs.report.viewer import DEFAULT_PORT, Viewer, check_viewer
 from tidegs.train.export import export_store
 from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
+from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import Session, ingest_file, ingest_scene
 from tidegs.train.state import steps_done
@@ -41,6 +44,7 @@ class RunRequest:
     quiet: bool
     log_file: Path | None = None
     tensorboard: bool = False
+    viewer: bool = False
     init: Path | None = None  # a file of Gaussians to start from, in the frame of the input scene
 
 
@@ -56,6 +60,8 @@ class RunOutcome:
 def run_training(request: RunRequest) -> RunOutcome:
     """Trains, or goes on training. Raises TidegsError."""
     check_watchers(request.log_file, request.tensorboard)
+    if request.viewer:
+        check_viewer()
     result = ResultFolder(request.out)
     config = request.config.scaled()
     if request.resume:
@@ -132,13 +138,18 @@ def _train(session: Session, request: RunRequest) -> RunOutcome:
 
     watchers = _watchers(session, request)
     log = TrainLog(result.stats / "train.jsonl", steps_done(session.store), config.max_steps, request.quiet, watchers)
+    viewer = _viewer(session) if request.viewer else None
     try:
         log.say(session.budgets.sentence())
-        trainer = Trainer(session, log, at_step)
+        if viewer:
+            log.say(f"look at it at {viewer.address}")
+        trainer = Trainer(session, log, at_step, viewer.between_steps if viewer else None)
         write_json(result.stats / "ledger.json", header(session, trainer.order.name).as_json())
         outcome = trainer.run()
     finally:
         log.close()
+        if viewer:
+            viewer.close()
     summary = build_summary(session, outcome, trainer.order.name, evaluations.get(outcome.step))
     write_json(result.stats / "summary.json", summary)
     return RunOutcome(outcome.finished, outcome.step, summary)
@@ -151,6 +162,13 @@ def _watchers(session: Session, request: RunRequest) -> list[Watcher]:
     if request.tensorboard:
         out.append(TensorBoard(session.result.root / "tb"))
     return out
+
+
+def _viewer(session: Session) -> Viewer:
+    """Shows the run to browsers, between its steps."""
+    settings = replace(render_settings(session.config, 0), sh_degree=session.config.sh_degree)
+    painter = Painter(session.residency, session.device, settings)
+    return Viewer(painter, session.views, session.store.table, settings.sh_degree, DEFAULT_PORT)
 
 
 def evaluate_session(session: Session, step: int, save: bool = True) -> Evaluation:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tidegs.config import TrainConfig, parse_memory
-from tidegs.data.images import ImageCache
+from tidegs.data.images import ImageCache, Loaded
 from tidegs.data.scene import Camera, Scene
 from tidegs.device.base import Device, View
 from tidegs.eval.frames import Rendered, render_views
@@ -142,9 +142,9 @@ class Session:
             stack.callback(self.images.close)
             self._stack = stack.pop_all()
 
-    def target(self, index: int) -> np.ndarray:
-        """The image of a camera, uint8 [height, width, 3]."""
-        return self.images.get(index)
+    def target(self, index: int) -> Loaded:
+        """The image of a camera, uint8 [height, width, 3], and its mask or None (ImageCache.get_masked)."""
+        return self.images.get_masked(index)
 
     def order(self) -> CameraOrder:
         """The camera order of the run, chosen at its first step and kept."""

@@ -44,6 +44,7 @@ def build_summary(session: Session, outcome: Outcome, order: str, evaluation: Ev
         "in_core": budgets.in_core,
         "order": order,
         "passes": counters["passes"],
+        "memory_splits": getattr(session.device, "splits", 0),  # work done again in pieces: device memory ran out
         "stalls": counters["stalls"],
         "stall_seconds": counters["stall_seconds"],
         "hits": counters["hits"],
@@ -76,4 +77,5 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("overlap", f"{100 * summary['overlap']:.1f} %"),
         ("stalled", f"{summary['stall_seconds']:.1f} s in {summary['stalls']} passes"),
         ("visible blocks dropped", str(summary["dropped_blocks"])),
+        *([("split for lack of memory", f"{splits} times")] if (splits := summary["memory_splits"]) else []),
     ]

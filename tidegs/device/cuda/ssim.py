@@ -73,11 +73,13 @@ def l1_ssim(image: Tensor, target: Tensor, ssim_lambda: float, scale: float) -> 
     spread, ssim_sums = empty(0), empty(0)
     if n_windows:
         rows, columns = height - TAPS + 1, width - TAPS + 1
-        filtered, maps, spread = empty(12 * height * columns), empty(9 * rows * columns), empty(9 * height * columns)
+        filtered, maps = empty(12 * height * columns), empty(9 * rows * columns)
         ssim_sums = empty(3 * rows * inner)
         size = {"height": height, "width": width, "COLUMNS": COLUMNS}
         kernels.filter_rows_kernel[(inner, height, 3)](image, target, window, filtered, **size)
         kernels.maps_kernel[(inner, rows, 3)](filtered, window, maps, ssim_sums, **size)
+        del filtered  # large; its memory serves again
+        spread = empty(9 * height * columns)
         kernels.spread_columns_kernel[(inner, height, 3)](maps, window, spread, **size)
     grad, l1_sums = torch.empty_like(image), empty(3 * height * blocks)
     kernels.gradient_kernel[(blocks, height, 3)](
