@@ -1,20 +1,23 @@
-"""Writing small result files so that a crash leaves the old file or the new one, never half of it."""
+"""Writing files so that a crash leaves the old file or the new one, never half of it."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes under a temporary name, fsyncs, renames, and fsyncs the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write and seek in, under a temporary name; at the end it is synced and takes the place of `path`, and
+    the folder is synced. After an error nothing is left of it."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -25,6 +28,13 @@ def write_bytes(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a whole file with `replacing`; makes its folder where that is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -16,6 +16,8 @@ def run_both(scene, tmp_path, **changes):
     (tmp_path / "in" / "ckpts").mkdir(parents=True)  # the order "cache" is shaped to the capacities: take it along
     shutil.copy(tmp_path / "out" / "ckpts" / "order.json", tmp_path / "in" / "ckpts" / "order.json")
     in_core = train(scene, tmp_path / "in", settings(device_memory="100%", **changes))
+    assert in_core.finished  # a SIGTERM ends a run early, and its store differs
+    assert out.finished
     assert_same(tmp_path / "in" / "store", tmp_path / "out" / "store")
     assert in_core.summary["in_core"]
     assert not out.summary["in_core"]

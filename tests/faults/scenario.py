@@ -129,7 +129,7 @@ class Life:
     def reopen(self, rng: np.random.Generator) -> None:
         if self.store:
             self.store.close()
-        self.store = BlockStore.open(self.path, with_carry=True, with_grads=True, io_threads=0, files=self.files)
+        self.store = BlockStore.open(self.path, with_grads=True, io_threads=0, files=self.files)
         assert self.store.snapshot == self.oracle.committed
         self.oracle.newest = dict(self.oracle.snapshots[self.oracle.committed])
 

@@ -10,7 +10,7 @@ from tidegs.config import TrainConfig, dump_config
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.report.ledger import LedgerHeader, slot_owners
 
-LAYOUT = RecordLayout(64, with_carry=True)
+LAYOUT = RecordLayout(64, with_grads=True)
 SLOTS = {"arena": 40, "host": 30}
 BLOCKS = 100
 

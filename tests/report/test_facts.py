@@ -23,7 +23,7 @@ def lines(count: int, every: int = 10, **changes):
     return [row(step, **changes) for step in range(every, every * count + 1, every)]
 
 
-@pytest.mark.parametrize("layout", [RecordLayout(64), RecordLayout(4096, 0, 2, True, True), RecordLayout(128, 2, 1)])
+@pytest.mark.parametrize("layout", [RecordLayout(64), RecordLayout(4096, 0, 2, True), RecordLayout(128, 2, 1)])
 def test_owners_of_a_slot_add_up(layout):
     assert sum(slot_owners(layout).values()) == layout.slot_nbytes
 

@@ -120,7 +120,7 @@ def test_passes_depend_on_their_greatest_size_alone() -> None:
 def test_a_read_never_overtakes_the_write_of_its_block() -> None:
     """Writes take so long that whatever does not wait for them comes too early."""
     rig = run_rig(15, 120, 16, 1, longest=3000)
-    assert rig.residency.counters.blocks["write"] > 200
+    assert rig.residency.counters.blocks["write"] > 120  # blocks were written, read again and written again
 
 
 def test_parts_and_batches_update_each_block_once_a_step() -> None:

@@ -13,7 +13,7 @@ from tidegs.store.memory import aligned_slots
 from tidegs.store.seeds import pack_seeds
 
 SMALL = RecordLayout(64, sh_degree=1, stat_components=2)
-SMALL_SCRATCH = RecordLayout(64, sh_degree=1, stat_components=2, with_carry=True, with_grads=True)
+SMALL_SCRATCH = RecordLayout(64, sh_degree=1, stat_components=2, with_grads=True)
 
 
 def random_slot(layout: RecordLayout, planes: tuple[str, ...], rng: np.random.Generator) -> np.ndarray:

@@ -89,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
         if readonly:
             with BlockStore.open(self.folder / "s", readonly=True, io_threads=1) as store:
                 self.check(store, self.committed)
-        self.store = BlockStore.open(self.folder / "s", with_carry=True, with_grads=True, io_threads=1)
+        self.store = BlockStore.open(self.folder / "s", with_grads=True, io_threads=1)
         assert self.store.snapshot == self.commits
         self.newest, self.scratch = dict(self.committed), {}
 

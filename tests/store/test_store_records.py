@@ -89,7 +89,7 @@ def test_negative_zero_is_not_taken_for_zero(tmp_path: Path) -> None:
 
 def test_scratch_does_not_survive_a_commit(tmp_path: Path) -> None:
     layout, rng = SMALL_SCRATCH, np.random.default_rng(4)
-    slots = [random_slot(layout, planes, rng) for planes in (("base", "grads"), ("base",), ("carry",))]
+    slots = [random_slot(layout, planes, rng) for planes in (("base", "grads"), ("base",), ("grads",))]
     with BlockStore.create(tmp_path / "s", layout) as store:
         ids = store.allocate(3)
         store.write(ids, slots, scratch=True)

@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 
 from tidegs.config import TrainConfig
-from tidegs.data.load import load_scene
 from tidegs.data.scene import Scene
-from tidegs.train.log import say
 from tidegs.train.result import ResultFolder
+from tidegs.train.session import open_scene
 
 RUNTIME = ("device", "device_memory", "host_memory", "image_memory", "threads")
 
@@ -20,14 +19,6 @@ def add_result_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress; results and errors only")
-
-
-def open_scene(root: Path, config: TrainConfig, quiet: bool) -> Scene:
-    """The scene as the settings see it; its warnings go to the user."""
-    scene = load_scene(root, factor=config.data_factor, test_every=config.test_every)
-    for warning in scene.warnings:
-        say(f"warning: {warning}", quiet)
-    return scene
 
 
 def scene_of(result: ResultFolder, config: TrainConfig, override: Path | None, quiet: bool) -> Scene:

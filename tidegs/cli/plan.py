@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegs.cli.common import add_quiet, open_scene, scene_of, table
+from tidegs.cli.common import add_quiet, scene_of, table
 from tidegs.cli.options import add_config_options, config_from_args
 from tidegs.config import TrainConfig
 from tidegs.data.scene import Scene
@@ -20,7 +20,7 @@ from tidegs.machine import human
 from tidegs.store.block_store import BlockStore
 from tidegs.train.plan import LinkRates, Plan, plan_run
 from tidegs.train.result import ResultFolder
-from tidegs.train.session import ingest_scene
+from tidegs.train.session import ingest_scene, open_scene
 from tidegs.train.summary import LINK_NAMES
 
 HELP = (

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tidegs.cli.common import add_quiet, say, table
+from tidegs.cli.common import add_quiet, table
 from tidegs.cli.options import add_config_options, config_from_args
 from tidegs.config import TrainConfig
 from tidegs.errors import ConfigError
 from tidegs.gaussians.open import GaussianFile, open_gaussians
+from tidegs.train.log import say
 from tidegs.train.run import RunRequest, run_training
 from tidegs.train.summary import summary_rows
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from tidegs.data.colmap_model import CAMERA_MODELS, MODEL_IDS, ColmapCamera, ColmapImage
+from tidegs.files import replacing
 
 # A point of points3D.bin without a track: id, xyz, rgb, error, track length 0.
 _POINT = np.dtype(
@@ -39,39 +40,19 @@ def write_model(
     folder.mkdir(parents=True, exist_ok=True)
     cameras, images = list(cameras), list(images)
     if binary:
-        with _atomic(folder / "cameras.bin") as f:
+        with replacing(folder / "cameras.bin") as f:
             _cameras_bin(f, cameras)
-        with _atomic(folder / "images.bin") as f:
+        with replacing(folder / "images.bin") as f:
             _images_bin(f, images)
     if text:
-        with _atomic(folder / "cameras.txt") as f:
+        with replacing(folder / "cameras.txt") as f:
             _cameras_txt(f, cameras)
-        with _atomic(folder / "images.txt") as f:
+        with replacing(folder / "images.txt") as f:
             _images_txt(f, images)
     with ExitStack() as files:
-        bin_file = files.enter_context(_atomic(folder / "points3D.bin")) if binary else None
-        txt_file = files.enter_context(_atomic(folder / "points3D.txt")) if text else None
+        bin_file = files.enter_context(replacing(folder / "points3D.bin")) if binary else None
+        txt_file = files.enter_context(replacing(folder / "points3D.txt")) if text else None
         _points(bin_file, txt_file, points)
-
-
-@contextmanager
-def _atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file under a temporary name that becomes `path` when the block ends well, and is removed when it does not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as f:
-            yield f
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cameras_bin(f: BinaryIO, cameras: list[ColmapCamera]) -> None:

@@ -17,13 +17,11 @@ TILE_SIZE = 16  # pixels, as gsplat's default
 
 
 class BlockFlags(IntFlag):
-    """Where a pass stands among the passes that need a block. A step of one whole camera has all four set."""
+    """Where a camera stands among the cameras of its step that need a block; a step of one camera has both set."""
 
-    FIRST_OF_CAMERA = 1  # `carry` holds nothing yet
-    LAST_OF_CAMERA = 2  # after this pass the camera's image-space gradients of the block are complete
     FIRST_OF_STEP = 4  # `grads` holds nothing yet
     LAST_OF_STEP = 8  # after this pass the block's gradients are complete: the optimizer runs
-    ALL = 15
+    ALL = 12
 
 
 @dataclass(frozen=True)
@@ -71,14 +69,6 @@ class PassBlocks:
     slots: np.ndarray  # int32 [n], arena slots
     counts: np.ndarray  # int32 [n], rows in use
     flags: np.ndarray  # uint8 [n], BlockFlags; read by `update` only
-
-
-@dataclass(frozen=True)
-class Region:
-    """A contiguous range of the image's 16x16 tiles in Morton order; see tidegs.device.tiles. None means all."""
-
-    first: int
-    last: int  # exclusive
 
 
 @dataclass

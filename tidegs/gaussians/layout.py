@@ -27,11 +27,7 @@ BASE_FIELDS: dict[str, slice] = {
 BASE_COMPONENTS = 14
 
 RECORD_PLANES = ("base", "rest", "m_base", "m_rest", "v_base", "v_rest", "stats")
-SCRATCH_PLANES = ("carry", "grads")
-
-# Partial gradients of one camera in image space, carried between its tile passes:
-# means2d xy, conic abc, rgb, opacity, depth, |means2d| xy.
-CARRY_COMPONENTS = 12
+SCRATCH_PLANES = ("grads",)
 
 
 def sh_rest_count(sh_degree: int) -> int:
@@ -44,15 +40,14 @@ class RecordLayout:
     """Where each plane of a slot lies.
 
     Planes, in order: `base` [14, C], `rest` [3K, C] (component 3k + channel), the first and second Adam moments of
-    both (`m_*`, `v_*`), and `stats` [stat_components, C]: together the record. A slot in the arena or the host cache
-    may have scratch planes behind the record: `carry` [12, C] where passes can be split by tiles, and `grads`
-    [14 + 3K + 1, C] where a step has several cameras (the last component is 1 where a camera of the step saw the row).
+    both (`m_*`, `v_*`), and `stats` [stat_components, C]: together the record. Where a step has several cameras, a slot
+    in the arena or the host cache has a scratch plane behind the record: `grads` [14 + 3K + 1, C], whose last component
+    is 1 where a camera of the step saw the row.
     """
 
     capacity: int
     sh_degree: int = 3
     stat_components: int = 0
-    with_carry: bool = False
     with_grads: bool = False
 
     def __post_init__(self) -> None:
@@ -80,7 +75,6 @@ class RecordLayout:
             return self.rest_components
         return {
             "stats": self.stat_components,
-            "carry": CARRY_COMPONENTS if self.with_carry else 0,
             "grads": self.param_components + 1 if self.with_grads else 0,
         }[plane]
 

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from tidegs import files
 from tidegs.errors import FormatError
 
 _COPY = 1 << 20
@@ -24,22 +25,11 @@ _COPY = 1 << 20
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write and seek in; at the end it is synced and takes the place of `path`. Raises FormatError where the
     disk does not take it."""
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with files.replacing(path) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
     except OSError as error:
         raise FormatError(f"{path}: the file cannot be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class Sections:

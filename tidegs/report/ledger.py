@@ -20,7 +20,6 @@ PLANE_OWNERS = {
     "v_base": "moments",
     "v_rest": "moments",
     "stats": "statistics",
-    "carry": "gradients",
     "grads": "gradients",
 }
 OWNERS = ("parameters", "moments", "gradients", "statistics")

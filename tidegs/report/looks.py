@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from tidegs.data.world import rotation_of
 from tidegs.device.base import Device, RenderSettings, View
 from tidegs.eval.frames import depth_to_rgb8, to_rgb8
 from tidegs.residency.pipeline import Residency
@@ -37,25 +38,13 @@ class Look:
 def view_at(look: Look, height: int) -> View:
     """The look as a pinhole view of `height` pixels."""
     width = max(16, round(height * look.aspect))
-    to_camera = rotation(look.wxyz).T
+    to_camera = rotation_of(look.wxyz).T
     viewmat = np.eye(4)
     viewmat[:3, :3] = to_camera
     viewmat[:3, 3] = -to_camera @ np.asarray(look.position, np.float64)
     focal = 0.5 * height / math.tan(0.5 * look.fov)
     K = np.array([[focal, 0, 0.5 * width], [0, focal, 0.5 * height], [0, 0, 1]])
     return View(viewmat.astype(np.float32), K.astype(np.float32), width, height)
-
-
-def rotation(wxyz: tuple[float, float, float, float]) -> np.ndarray:
-    """Rotation matrix of a quaternion, which need not be normalised; float64 [3, 3]."""
-    w, x, y, z = np.asarray(wxyz, np.float64) / np.linalg.norm(wxyz)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
 
 
 def quaternion(matrix: np.ndarray) -> tuple[float, float, float, float]:

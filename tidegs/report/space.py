@@ -13,7 +13,7 @@ import numpy as np
 from tidegs.device.base import RenderSettings, View
 from tidegs.report.belady import cut, least_loads
 from tidegs.report.pictures import png, ramp
-from tidegs.residency.visibility import Bounds, view_planes, working_sets
+from tidegs.residency import visibility
 
 CELLS = 256  # of the map's longer side
 CAMERAS = 400  # drawn on the map, and points of the curve of working sets
@@ -41,9 +41,7 @@ class Sets:
 
 def view_sets(table: np.ndarray, views: list[View], settings: RenderSettings) -> Sets:
     """What each view needs, by the bounds in the table."""
-    planes = np.stack([view_planes(v, settings) for v in views]) if views else np.empty((0, 6, 8), np.float32)
-    offsets, ids = working_sets(Bounds(table), planes)
-    return Sets(offsets, ids, len(table))
+    return Sets(*visibility.view_sets(table, views, settings), len(table))
 
 
 def set_sizes(sets: Sets, order: np.ndarray, blocks: int, arena: int | None) -> dict[str, Any]:

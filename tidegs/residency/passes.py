@@ -128,7 +128,7 @@ class _Part(NamedTuple):
     ids: np.ndarray
 
 
-_ALL_SET = np.full(1 << 14, BlockFlags.FIRST_OF_STEP | BlockFlags.LAST_OF_STEP, np.uint8)
+_ALL_SET = np.full(1 << 14, BlockFlags.ALL, np.uint8)
 _ALL_SET.flags.writeable = False
 
 

@@ -13,6 +13,7 @@ row's mean must lie, moved out by a multiple of s; a box is tested by its corner
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numba
 import numpy as np
@@ -228,6 +229,12 @@ def _working_sets(
         used += n
         offsets[v + 1] = used
     return len(planes), used
+
+
+def view_sets(table: np.ndarray, views: Sequence[View], settings: RenderSettings) -> tuple[np.ndarray, np.ndarray]:
+    """`working_sets` of views by the bounds in a table (store.base.TABLE_DTYPE)."""
+    planes = np.stack([view_planes(v, settings) for v in views]) if views else np.empty((0, PLANES, _PLANE_FLOATS))
+    return working_sets(Bounds(table), planes.astype(np.float32, copy=False))
 
 
 def working_sets(bounds: Bounds, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

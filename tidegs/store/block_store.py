@@ -56,15 +56,14 @@ class BlockStore:
     def open(
         path: str | os.PathLike,
         readonly: bool = False,
-        with_carry: bool = False,
         with_grads: bool = False,
         io_threads: int = IO_THREADS,
         files: Files | None = None,
     ) -> BlockStore:
-        """The last snapshot of a store; `with_carry` and `with_grads` say which scratch planes slots have."""
+        """The last snapshot of a store; `with_grads` says whether slots have the scratch plane."""
         folder, files = Path(path), files or Files()
         root, _ = RootFile.read(folder, files)
-        layout = RecordLayout(root.capacity, root.sh_degree, root.stat_components, with_carry, with_grads)
+        layout = RecordLayout(root.capacity, root.sh_degree, root.stat_components, with_grads)
         store = BlockStore(folder, layout, root.seed_opacity, readonly, io_threads, files)
         with store._closing_on_error():
             store._lock_folder()

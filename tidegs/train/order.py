@@ -18,10 +18,9 @@ from tidegs.errors import SceneError
 from tidegs.files import write_json
 from tidegs.residency.schedule import Schedule, Step
 from tidegs.residency.tours import cache_tour, locality_tour
-from tidegs.residency.visibility import Bounds, view_planes, working_sets
+from tidegs.residency.visibility import view_sets
 from tidegs.train.budgets import Budgets
 
-TRAJECTORY_WINDOW = 1
 WINDOWS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -49,27 +48,38 @@ def open_order(
     settings: RenderSettings,
 ) -> CameraOrder:
     """The order kept in `path`, or a new one, kept there. `views`: of the scene; `table`: of the store as it is now."""
+    if path.exists():
+        name, tour, window = _read(path, len(train))
+        return CameraOrder(name, train, Schedule(len(train), config.batch_size, config.seed, tour, window))
+    order = choose_order(config, train, views, table, budgets, settings)
+    tour = order.schedule.tour
+    kept = {"order": order.name, "window": order.schedule.window, "tour": None if tour is None else tour.tolist()}
+    write_json(path, kept)
+    return order
+
+
+def choose_order(
+    config: TrainConfig,
+    train: tuple[int, ...],
+    views: Sequence[View],
+    table: np.ndarray,
+    budgets: Budgets,
+    settings: RenderSettings,
+) -> CameraOrder:
+    """The order that the settings name; "auto" shuffles in core and spares the links out of core."""
     name: str = config.order
     if name == "auto":
         name = "shuffle" if budgets.in_core else "cache"
     tour: np.ndarray | None = None
     window = 1
-    if path.exists():
-        name, tour, window = _read(path, len(train))
-    elif name != "shuffle":
-        chosen = [views[i] for i in train]
-        if name == "trajectory":
-            tour, window = locality_tour(chosen), TRAJECTORY_WINDOW
-        else:
-            bounds = Bounds(table)
-            planes = np.stack([view_planes(v, settings) for v in chosen])
-            offsets, ids = working_sets(bounds, planes)
-            tour = cache_tour(offsets, ids, len(table), budgets.arena_slots)
-            window = window_for(offsets, ids, tour, budgets.arena_slots)
-    if not path.exists():
-        write_json(path, {"order": name, "window": window, "tour": None if tour is None else tour.tolist()})
-    schedule = Schedule(len(train), config.batch_size, config.seed, tour, window)
-    return CameraOrder(name, train, schedule)
+    chosen = [views[i] for i in train]
+    if name == "trajectory":
+        tour = locality_tour(chosen)
+    elif name == "cache":
+        offsets, ids = view_sets(table, chosen, settings)
+        tour = cache_tour(offsets, ids, len(table), budgets.arena_slots)
+        window = window_for(offsets, ids, tour, budgets.arena_slots)
+    return CameraOrder(name, train, Schedule(len(train), config.batch_size, config.seed, tour, window))
 
 
 def _read(path: Path, cameras: int) -> tuple[str, np.ndarray | None, int]:

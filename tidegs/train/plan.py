@@ -5,10 +5,7 @@ Invariant: it plans with the planner that trains, and renders nothing.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +16,9 @@ from tidegs.gaussians.layout import RecordLayout
 from tidegs.machine import available_memory, human
 from tidegs.residency.counters import LINKS
 from tidegs.residency.forecast import Forecast, forecast
-from tidegs.residency.visibility import Bounds, view_planes, working_sets
+from tidegs.residency.visibility import view_sets
 from tidegs.train.budgets import Budgets, choose_budgets
-from tidegs.train.order import open_order
+from tidegs.train.order import choose_order
 from tidegs.train.rates import render_settings
 from tidegs.train.session import view_of
 
@@ -113,11 +110,9 @@ def plan_run(scene: Scene, config: TrainConfig, table: np.ndarray, record: Recor
     budgets = choose_budgets(config, record, len(table))
     settings = render_settings(config, 0)
     views = [view_of(c) for c in scene.cameras]
-    planes = np.stack([view_planes(views[i], settings) for i in scene.train])
-    offsets, _ = working_sets(Bounds(table), planes)
-    with tempfile.TemporaryDirectory(prefix="tidegs-plan-") as folder:
-        order = open_order(Path(folder) / "order.json", config, scene.train, views, table, budgets, settings)
+    offsets, _ = view_sets(table, [views[i] for i in scene.train], settings)
+    order = choose_order(config, scene.train, views, table, budgets, settings)
     warm_up = min(MOST_STEPS, max(1, len(scene.train) // config.batch_size))
-    steps = islice(order.steps(0, 2 * warm_up), 2 * warm_up)
+    steps = order.steps(0, 2 * warm_up)
     counted = forecast(table, views, steps, budgets.arena_slots, budgets.host_slots, settings, warm_up)
     return Plan(budgets, order.name, np.diff(offsets), counted, warm_up)

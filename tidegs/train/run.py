@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tidegs.config import TrainConfig, dump_config
-from tidegs.data.load import load_scene
 from tidegs.data.scene import Scene
 from tidegs.errors import ConfigError
 from tidegs.eval.evaluate import Evaluation, evaluate
@@ -24,7 +23,7 @@ from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
-from tidegs.train.session import Session, ingest_file, ingest_scene
+from tidegs.train.session import Session, ingest_file, ingest_scene, open_scene
 from tidegs.train.state import steps_done
 from tidegs.train.summary import build_summary
 from tidegs.train.trainer import Trainer
@@ -65,14 +64,14 @@ def run_training(request: RunRequest) -> RunOutcome:
     result = ResultFolder(request.out)
     config = request.config.scaled()
     if request.resume:
-        scene = _load(request.scene or Path(result.read_run().scene), config, request.quiet)
+        scene = open_scene(request.scene or Path(result.read_run().scene), config, request.quiet)
         store = result.store_path()
         write_bytes(result.cfg, dump_config(config).encode())
     else:
         store = request.store or request.out / "store"
         _refuse_existing(result, store)
         assert request.scene is not None
-        scene = _load(request.scene, config, request.quiet)
+        scene = open_scene(request.scene, config, request.quiet)
         if request.init:
             open_gaussians(request.init)  # refuse it before anything is written
         else:
@@ -111,15 +110,6 @@ def _refuse_existing(result: ResultFolder, store: Path) -> None:
         )
     if (store / "root").exists():
         raise ConfigError(f"{store} already holds a block store; choose another folder with --store")
-
-
-def _load(root: Path, config: TrainConfig, quiet: bool) -> Scene:
-    scene = load_scene(root, factor=config.data_factor, test_every=config.test_every)
-    for warning in scene.warnings:
-        say(f"warning: {warning}", quiet)
-    if not scene.train:
-        raise ConfigError(f"{root}: no image is left to train on; raise --test-every")
-    return scene
 
 
 def _train(session: Session, request: RunRequest) -> RunOutcome:

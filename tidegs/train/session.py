@@ -16,6 +16,7 @@ import numpy as np
 
 from tidegs.config import TrainConfig, parse_memory
 from tidegs.data.images import ImageCache, Loaded
+from tidegs.data.load import load_scene
 from tidegs.data.scene import Camera, Scene
 from tidegs.device.base import Device, View
 from tidegs.eval.frames import Rendered, render_views
@@ -32,6 +33,14 @@ from tidegs.train.log import say
 from tidegs.train.order import CameraOrder, open_order
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
+
+
+def open_scene(root: Path, config: TrainConfig, quiet: bool) -> Scene:
+    """The scene as the settings see it; its warnings go to the user."""
+    scene = load_scene(root, factor=config.data_factor, test_every=config.test_every)
+    for warning in scene.warnings:
+        say(f"warning: {warning}", quiet)
+    return scene
 
 
 def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = False) -> None:
