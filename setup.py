@@ -68,5 +68,9 @@ class BuildExt(build_ext):
 
 
 setup(
-    packages=find_packages(include=["tidegs", "tidegs.*"]), ext_modules=extensions(), cmdclass={"build_ext": BuildExt}
+    packages=[*find_packages(include=["tidegs", "tidegs.*"]), "tidegs.configs"],
+    package_dir={"tidegs.configs": "configs"},  # the presets go along
+    package_data={"tidegs": ["py.typed", "report/assets/*"], "tidegs.configs": ["*.yml"]},
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExt},
 )

@@ -17,7 +17,8 @@ import yaml
 
 from tidegs.errors import ConfigError
 
-PRESETS = Path(__file__).resolve().parent.parent / "configs"
+_HERE = Path(__file__).resolve().parent
+PRESETS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"  # installed; a checkout
 _UNITS = {"": 1, "B": 1, **{u + s: 1024 ** (i + 1) for i, u in enumerate("KMGT") for s in ("", "B", "iB")}}
 
 
