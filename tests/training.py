@@ -18,9 +18,10 @@ def settings(**changes) -> TrainConfig:
     return TrainConfig(**{**base, "block_capacity": 64, "snapshot_minutes": 0, **changes})
 
 
-def train(scene: Path, out: Path, config: TrainConfig, resume: bool = False) -> RunOutcome:
+def train(scene: Path, out: Path, config: TrainConfig, resume: bool = False, profile: bool = False) -> RunOutcome:
     """A quiet run without evaluation."""
-    return run_training(RunRequest(scene, out, None, config, resume, evaluate=False, quiet=True))
+    request = RunRequest(scene, out, None, config, resume, evaluate=False, quiet=True, profile=profile)
+    return run_training(request)
 
 
 def contents(path: Path) -> tuple[np.ndarray, np.ndarray]:

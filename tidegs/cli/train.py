@@ -13,6 +13,7 @@ from tidegs.config import TrainConfig
 from tidegs.errors import ConfigError
 from tidegs.gaussians.open import GaussianFile, open_gaussians
 from tidegs.train.log import say
+from tidegs.train.profile import STEPS
 from tidegs.train.run import RunRequest, run_training
 from tidegs.train.summary import summary_rows
 
@@ -53,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="also write messages and a line a minute here")
     parser.add_argument("--tensorboard", action="store_true", help="also write scalars and images to OUT/tb")
     parser.add_argument("--viewer", action="store_true", help="show the run in the browser while it trains")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help=f"write what every thread did in {STEPS} steps to OUT/stats/trace.json, for Perfetto or chrome://tracing",
+    )
     add_config_options(parser)
 
 
@@ -73,7 +79,7 @@ def _apply_aliases(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _apply_aliases(args)
-    watch: dict[str, Any] = {"log_file": args.log_file, "tensorboard": args.tensorboard, "viewer": args.viewer}
+    watch: dict[str, Any] = {name: getattr(args, name) for name in ("log_file", "tensorboard", "viewer", "profile")}
     if args.resume:
         if args.store or args.out or args.config or args.init:
             raise ConfigError(

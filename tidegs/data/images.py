@@ -12,6 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
+from tidegs import timeline
 from tidegs.data.distortion_map import MapCache
 from tidegs.data.image_source import ImageSource
 from tidegs.data.scene import Camera
@@ -80,7 +81,9 @@ class ImageCache:
                 loaded = self._find_or_load(index)
             finally:
                 self._consume(index)
-        self.stats.waited_s += perf_counter() - start
+        end = perf_counter()
+        self.stats.waited_s += end - start
+        timeline.add("wait for image", start, end)
         return loaded
 
     @property
@@ -137,7 +140,8 @@ class ImageCache:
         source = self._cameras[index].source
         if not isinstance(source, ImageSource):
             raise TypeError(f"camera {index} has no image source")
-        loaded = source.load(self._maps)
+        with timeline.span("decode"):
+            loaded = source.load(self._maps)
         for plane in loaded:
             if plane is not None:
                 plane.flags.writeable = False

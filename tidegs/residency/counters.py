@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
+
+from tidegs import timeline
 
 LINKS = ("read", "upload", "download", "write")
 
 
-class Event(NamedTuple):
-    """One entry of the timeline; seconds since the counters were made."""
-
-    name: str
-    start: float
-    end: float
-    thread: str
-
-
 class Counters:
-    """Sums since the start; thread-safe. `events` > 0 keeps that many newest events for a timeline."""
+    """Sums since the start; thread-safe."""
 
-    def __init__(self, events: int = 0) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._origin = time.perf_counter()
         self.bytes = dict.fromkeys(LINKS, 0)
@@ -45,7 +37,6 @@ class Counters:
         self._busy_since = 0.0
         self._busy_links = 0
         self._busy_seconds = 0.0
-        self.events: deque[Event] = deque(maxlen=events)
 
     def now(self) -> float:
         return time.perf_counter() - self._origin
@@ -73,8 +64,7 @@ class Counters:
 
     def event(self, name: str, start: float, end: float) -> None:
         """Adds to the timeline, if one is kept."""
-        if self.events.maxlen:
-            self.events.append(Event(name, start, end, threading.current_thread().name))
+        timeline.add(name, self._origin + start, self._origin + end)
 
     def stall(self, start: float, end: float) -> None:
         """Compute waited for transfers."""

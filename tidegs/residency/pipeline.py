@@ -49,17 +49,16 @@ class Residency:
         host_slots: int,
         settings: RenderSettings,
         max_pass_blocks: int | None = None,
-        events: int = 0,
     ) -> None:
         """Opens the device's arena. `layout`: of slots, with the scratch planes that training needs. `settings`: of
         them near_plane, far_plane and eps2d decide what a view needs. `max_pass_blocks`: cameras that need more are
-        split (default: the arena). `events`: entries kept of a timeline. Raises CapacityError."""
+        split (default: the arena). Raises CapacityError."""
         if arena_slots < 1 or host_slots < 1:
             raise CapacityError(
                 f"the budgets give {arena_slots} arena slots and {host_slots} host slots of {layout.slot_nbytes} bytes "
                 f"each: give each of --device-memory and --host-memory room for at least 1"
             )
-        self.layout, self.counters = layout, Counters(events)
+        self.layout, self.counters = layout, Counters()
         self._store, self._settings = store, settings
         blocks = len(store.table)
         self._bounds = Bounds(store.table)
@@ -253,7 +252,9 @@ class Residency:
                 self._more_to_plan = self._planner.arena_used < self._blocks_in_use
                 if self._more_to_plan or self._closing:
                     self._wake.notify_all()
-        self.counters.plan_seconds += self.counters.now() - start
+        end = self.counters.now()
+        self.counters.plan_seconds += end - start
+        self.counters.event("plan", start, end)
 
     def _plan_ahead(self) -> None:
         """The planner thread: loads for passes to come, a piece at a time, whenever something has changed."""

@@ -21,6 +21,7 @@ from tidegs.report.viewer import DEFAULT_PORT, Viewer, check_viewer
 from tidegs.train.export import export_store
 from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
+from tidegs.train.profile import Profile
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import Session, ingest_file, ingest_scene, open_scene
@@ -44,6 +45,7 @@ class RunRequest:
     log_file: Path | None = None
     tensorboard: bool = False
     viewer: bool = False
+    profile: bool = False
     init: Path | None = None  # a file of Gaussians to start from, in the frame of the input scene
 
 
@@ -129,17 +131,20 @@ def _train(session: Session, request: RunRequest) -> RunOutcome:
     watchers = _watchers(session, request)
     log = TrainLog(result.stats / "train.jsonl", steps_done(session.store), config.max_steps, request.quiet, watchers)
     viewer = _viewer(session) if request.viewer else None
+    profile = Profile(result.stats / "trace.json", session.device) if request.profile else None
+    between = [one.between_steps for one in (viewer, profile) if one]
     try:
         log.say(session.budgets.sentence())
         if viewer:
             log.say(f"look at it at {viewer.address}")
-        trainer = Trainer(session, log, at_step, viewer.between_steps if viewer else None)
+        trainer = Trainer(session, log, at_step, between)
         write_json(result.stats / "ledger.json", header(session, trainer.order.name).as_json())
         outcome = trainer.run()
     finally:
         log.close()
-        if viewer:
-            viewer.close()
+        for one in (viewer, profile):
+            if one:
+                one.close()
     summary = build_summary(session, outcome, trainer.order.name, evaluations.get(outcome.step))
     write_json(result.stats / "summary.json", summary)
     return RunOutcome(outcome.finished, outcome.step, summary)

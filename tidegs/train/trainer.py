@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,10 +38,10 @@ class Trainer:
         session: Session,
         log: TrainLog,
         at_step: Callable[[int], None] | None = None,
-        between_steps: Callable[[], None] | None = None,
+        between_steps: Sequence[Callable[[], None]] = (),
     ) -> None:
         """`at_step(n)` is called after n steps where an evaluation or an export is due, with all blocks committed;
-        `between_steps()` after every step, and may render."""
+        `between_steps` after every step; they may render."""
         self.session, self.log, self._at_step, self._between_steps = session, log, at_step, between_steps
         self.step = steps_done(session.store)
         self._interrupted = False
@@ -95,8 +95,8 @@ class Trainer:
                 losses = 0.0
                 if log_now:
                     self.log.line(self.step, self._runner.mse, session.tiers())
-                if self._between_steps:
-                    self._between_steps()
+                for call in self._between_steps:
+                    call()
                 if self._interrupted or self._snapshot_due():
                     break
 
