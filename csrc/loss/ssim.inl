@@ -65,7 +65,8 @@ private:
 
     static void slide(float* plane) { std::memcpy(plane, plane + kStep * kPitch, 2 * kHalf * kPitch * sizeof(float)); }
 
-    void take_in(int row, int at) {
+    // Inlined into `run`, these would spill each other's registers.
+    [[gnu::noinline]] void take_in(int row, int at) {
         if (row < 0 || row >= image_.height) return;
         const int first = std::max(0, col0_ - 2 * kHalf), last = std::min(image_.width, col0_ + cols_ + 2 * kHalf);
         const int offset = at * kPitch + first - (col0_ - 2 * kHalf);
@@ -73,12 +74,15 @@ private:
         const unsigned char* y = image_.y + (size_t(row) * image_.width + first) * 3 + channel_;
         float *__restrict in_x = in_[X] + offset, *__restrict diff = in_[DIFF] + offset;
         float *__restrict squares = in_[SQUARES] + offset, *__restrict diff2 = in_[DIFF2] + offset;
-        for (int i = 0; i < last - first; ++i) {
-            const float value = float(int(y[3 * i])) / 255.0f, d = x[i] - value;
-            const float in_y = value - kShift;
-            in_x[i] = x[i] - kShift;
+        const int n = last - first;
+        unsigned char bytes[kPitch];  // side by side, since the compiler makes vectors of those only
+        for (int i = 0; i < n; ++i) bytes[i] = y[3 * i];
+        for (int i = 0; i < n; ++i) {
+            const float value = float(int(bytes[i])) / 255.0f, d = x[i] - value;
+            const float centred_x = x[i] - kShift, centred_y = value - kShift;
+            in_x[i] = centred_x;
             diff[i] = d;
-            squares[i] = in_x[i] * in_x[i] + in_y * in_y;
+            squares[i] = centred_x * centred_x + centred_y * centred_y;
             diff2[i] = d * d;
         }
     }
@@ -103,7 +107,7 @@ private:
 
     // SSIM = a b / (c d) of Wang et al. 2004, eq. 13, with a / c = 1 - (E[x] - E[y])^2 / c and b / d = 1 - var(x - y) / d:
     // near convergence both fractions are small, and nothing cancels.
-    void make_map_row(int r, int at, float* ssim) {
+    [[gnu::noinline]] void make_map_row(int r, int at, float* ssim) {
         for (int j = 0; j < cols_ + 2 * kHalf; j += W) {
             const float* from = &sums_[0][r * kPitch + j];
             const vf x = across(from), diff = across(from + DIFF * kBlock * kPitch), y = x - diff;
@@ -140,7 +144,7 @@ private:
         }
     }
 
-    void make_grad_row(int row, int r, int at) {
+    [[gnu::noinline]] void make_grad_row(int row, int r, int at) {
         const vf l1_weight = set1(image_.l1_weight), ssim_weight = set1(2.0f * image_.ssim_weight);
         for (int j = 0; j < cols_; j += W) {
             const float* from = &sums_[0][r * kPitch + j];

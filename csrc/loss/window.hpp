@@ -24,7 +24,7 @@ inline vf across(const float* src) {
 }
 
 // out[r] = the window over the rows src[r .. r + 10], r < kBlock, for n columns; each source row is loaded once.
-inline void down(const float* src, float* out, int n) {
+[[gnu::noinline]] inline void down(const float* src, float* out, int n) {
     for (int i = 0; i < n; i += W) {
         vf sum[kBlock] = {};
 #pragma GCC unroll 16
