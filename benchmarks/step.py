@@ -1,5 +1,8 @@
-"""Milliseconds of a full training step on the CPU (projection to Adam, loss included) and of its parts, at the sizes
-that other CPU trainers were measured at. Prints one JSON line.
+"""Milliseconds of a full training step on the CPU (decoding of the image to Adam) and of its parts, at the sizes that
+OpenSplat 1.1.5 was measured at. Prints one JSON line.
+
+"ms_step" is projection to Adam; "ms_full_step" adds the decoding of a JPEG, which training does ahead on another thread.
+"ratio_to_opensplat" is ms_full_step over OpenSplat's `--cpu` on two Sapphire Rapids cores, an aerial scene of 18 photos.
 
     python benchmarks/step.py [--threads N] [--repeats N] [--sizes 3400x500x281,...]
 """
@@ -11,7 +14,9 @@ import json
 import time
 from collections import defaultdict
 
+import cv2
 import numpy as np
+import simplejpeg
 
 from benchmarks import aerial
 from tidegs.device import native, trace
@@ -19,6 +24,7 @@ from tidegs.device.base import AdamSettings, RenderSettings, View
 from tidegs.device.cpu import CpuDevice
 
 SIZES = [(n, w, h) for n in (3_400, 100_000, 1_000_000) for w, h in ((500, 281), (1000, 562))]
+OPENSPLAT_MS = dict(zip(SIZES, (97, 374, 291, 737, 1970, 2620), strict=True))
 STAGES = ("project", "count", "bin", "blend", "loss", "differentiate", "update")
 
 
@@ -53,6 +59,22 @@ def step(device: CpuDevice, arena: aerial.Arena, view: View, target: np.ndarray,
     return out
 
 
+def smooth(noise: np.ndarray) -> np.ndarray:
+    """Noise with the detail of a photo, which a JPEG of plain noise has not."""
+    return cv2.GaussianBlur(noise, (0, 0), 2)
+
+
+def decode_ms(image: np.ndarray, repeats: int) -> float:
+    """The least milliseconds that decoding an image takes; uint8 [height, width, 3]."""
+    jpeg = simplejpeg.encode_jpeg(image, quality=90)
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        simplejpeg.decode_jpeg(jpeg)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return min(times)
+
+
 def measure(n: int, width: int, height: int, repeats: int, threads: int) -> dict[str, float | int]:
     """The least of each figure over `repeats` steps."""
     device = CpuDevice()
@@ -64,6 +86,9 @@ def measure(n: int, width: int, height: int, repeats: int, threads: int) -> dict
     counts = device.counts()
     device.close()
     best = {name: min(one[name] for one in steps) for name in steps[0]}
+    best["decode"] = decode_ms(np.ascontiguousarray(smooth(target)), repeats)
+    best["full_step"] = best["step"] + best["decode"]
+    reference = OPENSPLAT_MS.get((n, width, height))
     return {
         "gaussians": n,
         "width": width,
@@ -71,6 +96,8 @@ def measure(n: int, width: int, height: int, repeats: int, threads: int) -> dict
         "visible": counts.splats,
         "visits": counts.visits,
         **{f"ms_{name}": round(ms, 2) for name, ms in best.items()},
+        "share_of_loss": round(best["cpu_loss"] / best["cpu_step"], 3),
+        **({"ratio_to_opensplat": round(best["full_step"] / reference, 4)} if reference else {}),
     }
 
 

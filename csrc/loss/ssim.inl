@@ -14,7 +14,7 @@
 namespace tidegs::loss {
 
 constexpr float kC1 = 0.01f * 0.01f, kC2 = 0.03f * 0.03f;
-constexpr int kStripRows = 144;  // most rows of the image in one task
+constexpr int kStripRows = 192;  // most rows of the image in one task
 constexpr int kStep = 16;        // rows that a tile takes in at a time
 constexpr int kWindowRows = kStep + 2 * kHalf;
 // x and y are taken less this: variances do not change, and cancel less in E[x^2] - E[x]^2.
@@ -60,7 +60,7 @@ public:
     }
 
 private:
-    enum { X, DIFF, SQUARES, DIFF2 };  // of in_: x, d = x - y, x^2 + y^2, d^2
+    enum { X, DIFF, SQUARES, DIFF2 };  // x, d = x - y; and of sums_ alone: x^2 + y^2, d^2
     enum { BY_1, BY_X, BY_DIFF };      // of maps_: d SSIM / d x = 2 (W BY_1 + x W BY_X - d W BY_DIFF), W the window
 
     static void slide(float* plane) { std::memcpy(plane, plane + kStep * kPitch, 2 * kHalf * kPitch * sizeof(float)); }
@@ -73,17 +73,13 @@ private:
         const float* x = image_.x + (size_t(channel_) * image_.height + row) * image_.width + first;
         const unsigned char* y = image_.y + (size_t(row) * image_.width + first) * 3 + channel_;
         float *__restrict in_x = in_[X] + offset, *__restrict diff = in_[DIFF] + offset;
-        float *__restrict squares = in_[SQUARES] + offset, *__restrict diff2 = in_[DIFF2] + offset;
         const int n = last - first;
         unsigned char bytes[kPitch];  // side by side, since the compiler makes vectors of those only
         for (int i = 0; i < n; ++i) bytes[i] = y[3 * i];
         for (int i = 0; i < n; ++i) {
             const float value = float(int(bytes[i])) / 255.0f, d = x[i] - value;
-            const float centred_x = x[i] - kShift, centred_y = value - kShift;
-            in_x[i] = centred_x;
+            in_x[i] = x[i] - kShift;
             diff[i] = d;
-            squares[i] = centred_x * centred_x + centred_y * centred_y;
-            diff2[i] = d * d;
         }
     }
 
@@ -91,9 +87,7 @@ private:
     void make_maps(int row, int t) {
         const int first = std::max(kHalf, row0_ - kHalf), last = std::min(image_.height, row1_ + 2 * kHalf) - kHalf;
         const bool needed = row + kBlock > first && row < last;
-        if (needed) {
-            for (int q = 0; q < 4; ++q) down(in_[q] + t * kPitch, sums_[q], cols_ + 4 * kHalf);
-        }
+        if (needed) sum_inputs(t);
         for (int r = 0; r < kBlock; ++r) {
             const int at = (2 * kHalf + t + r) * kPitch;
             if (row + r < first || row + r >= last) {
@@ -103,6 +97,21 @@ private:
                 clear_columns_without_window(at);
             }
         }
+    }
+
+    // Squares are made on the way: that costs less than room for them in cache.
+    void sum_inputs(int t) {
+        const float *x = in_[X] + t * kPitch, *d = in_[DIFF] + t * kPitch;
+        const auto squares = [&](int at) {
+            const vf vx = load(x + at), y = vx - load(d + at);
+            return Two{vx, fma(vx, vx, y * y)};
+        };
+        const auto diff2 = [&](int at) {
+            const vf vd = load(d + at);
+            return Two{vd, vd * vd};
+        };
+        down_two(squares, sums_[X], sums_[SQUARES], cols_ + 4 * kHalf);
+        down_two(diff2, sums_[DIFF], sums_[DIFF2], cols_ + 4 * kHalf);
     }
 
     // SSIM = a b / (c d) of Wang et al. 2004, eq. 13, with a / c = 1 - (E[x] - E[y])^2 / c and b / d = 1 - var(x - y) / d:
@@ -162,7 +171,7 @@ private:
 
     const Image& image_;
     const int channel_, row0_, row1_, col0_, cols_;
-    alignas(64) float in_[4][kWindowRows * kPitch];
+    alignas(64) float in_[2][kWindowRows * kPitch];
     alignas(64) float maps_[3][kWindowRows * kPitch];
     alignas(64) float sums_[4][kBlock * kPitch];
     alignas(64) float l1_[kPitch], ssim_[kPitch], other_[kPitch];

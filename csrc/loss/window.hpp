@@ -23,20 +23,41 @@ inline vf across(const float* src) {
     return sum;
 }
 
+// sum[r] += value times its weight in the window over the rows r .. r + 10, r < kBlock.
+inline void weigh(int row, vf value, vf (&sum)[kBlock]) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kBlock; ++r) {
+        const int k = row - r - kHalf;
+        if (k >= -kHalf && k <= kHalf) sum[r] = fma(set1(kWindow[k < 0 ? -k : k]), value, sum[r]);
+    }
+}
+
 // out[r] = the window over the rows src[r .. r + 10], r < kBlock, for n columns; each source row is loaded once.
 [[gnu::noinline]] inline void down(const float* src, float* out, int n) {
     for (int i = 0; i < n; i += W) {
         vf sum[kBlock] = {};
 #pragma GCC unroll 16
-        for (int row = 0; row < kBlock + kTaps - 1; ++row) {
-            const vf value = load(src + row * kPitch + i);
-#pragma GCC unroll 4
-            for (int r = 0; r < kBlock; ++r) {
-                const int k = row - r - kHalf;
-                if (k >= -kHalf && k <= kHalf) sum[r] = fma(set1(kWindow[k < 0 ? -k : k]), value, sum[r]);
-            }
-        }
+        for (int row = 0; row < kBlock + kTaps - 1; ++row) weigh(row, load(src + row * kPitch + i), sum);
         for (int r = 0; r < kBlock; ++r) store(out + r * kPitch + i, sum[r]);
+    }
+}
+
+struct Two {
+    vf first, second;
+};
+
+// The same of two values that `at` makes of an offset from the first row.
+template <class At>
+[[gnu::noinline]] void down_two(const At& at, float* first, float* second, int n) {
+    for (int i = 0; i < n; i += W) {
+        vf a[kBlock] = {}, b[kBlock] = {};
+#pragma GCC unroll 16
+        for (int row = 0; row < kBlock + kTaps - 1; ++row) {
+            const Two value = at(row * kPitch + i);
+            weigh(row, value.first, a);
+            weigh(row, value.second, b);
+        }
+        for (int r = 0; r < kBlock; ++r) store(first + r * kPitch + i, a[r]), store(second + r * kPitch + i, b[r]);
     }
 }
 
