@@ -1,8 +1,9 @@
 """Milliseconds of a full training step on the CPU (decoding of the image to Adam) and of its parts, at the sizes that
 OpenSplat 1.1.5 was measured at. Prints one JSON line.
 
-"ms_step" is projection to Adam; "ms_full_step" adds the decoding of a JPEG, which training does ahead on another thread.
-"ratio_to_opensplat" is ms_full_step over OpenSplat's `--cpu` on two Sapphire Rapids cores, an aerial scene of 18 photos.
+"ms_step" is projection to Adam; "ms_full_step" adds the decoding of a JPEG, which training does ahead on another
+thread. "ratio_to_opensplat" is ms_full_step over OpenSplat's `--cpu` on two Sapphire Rapids cores, where an aerial
+scene of 18 photos was trained.
 
     python benchmarks/step.py [--threads N] [--repeats N] [--sizes 3400x500x281,...]
 """

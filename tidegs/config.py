@@ -67,6 +67,7 @@ class TrainConfig:
     near_plane: float = option(0.01, MODEL, "near clipping distance, scene units", low=1e-9)
     far_plane: float = option(1e10, MODEL, "far clipping distance, scene units", low=0)
     background: tuple[float, float, float] = option((0.0, 0.0, 0.0), MODEL, "rgb behind the scene, 0 to 1")
+    exposure: bool = option(False, MODEL, "train a colour transform of each image, for captures of varying exposure")
     ssim_lambda: float = option(0.2, MODEL, "weight of D-SSIM against L1", low=0, high=1)
 
     means_lr: float = option(1.6e-4, RATES, "means, times the scene's extent; decays to a hundredth", low=0)
@@ -75,6 +76,7 @@ class TrainConfig:
     opacities_lr: float = option(5e-2, RATES, "opacity logits", low=0)
     sh0_lr: float = option(2.5e-3, RATES, "colour", low=0)
     shN_lr: float = option(2.5e-3 / 20, RATES, "higher spherical harmonics", low=0)
+    exposure_lr: float = option(1e-2, RATES, "colour transforms of --exposure; decays to a tenth", low=0)
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

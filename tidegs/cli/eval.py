@@ -39,11 +39,12 @@ def run(args: argparse.Namespace) -> int:
         step = steps_done(session.store)
         found = evaluate_session(session, step, save=not args.no_images)
     say(f"step {step}; details in {result.stats / f'val_step{step:04d}.json'}", args.quiet)
-    lpips = found.mean("lpips")
+    lpips, matched = found.mean("lpips"), found.mean("cc_psnr")
     print(
         table(
             [
                 ("PSNR", f"{found.mean('psnr'):.3f}"),
+                *([] if matched is None else [("PSNR, colours matched", f"{matched:.3f}")]),
                 ("SSIM", f"{found.mean('ssim'):.4f}"),
                 ("LPIPS", f"{lpips:.4f}" if lpips is not None else found.protocol.lpips),
                 ("images", str(len(found.images))),

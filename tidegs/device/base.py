@@ -98,6 +98,7 @@ class LossValue:
     total: float
     l1: float
     ssim: float
+    exposure_grad: np.ndarray | None  # float [3, 4], of `total` times the scale; where an exposure was given
 
 
 class Device(Protocol):
@@ -140,10 +141,12 @@ class Device(Protocol):
         ssim_lambda: float,
         scale: float = 1.0,
         mask: np.ndarray | None = None,
+        exposure: np.ndarray | None = None,
     ) -> LossValue:
         """(1 - ssim_lambda) L1 + ssim_lambda (1 - SSIM) against target (uint8 [height, width, 3]); its gradient with
         respect to the image, times `scale`, stays with the frame for `differentiate`. Pixels where `mask` (uint8
-        [height, width]) is 0 do not count: see tidegs.device.masking."""
+        [height, width]) is 0 do not count: see tidegs.device.masking. With `exposure` (float32 [3, 4]) the image is
+        transformed before it is compared: see tidegs.device.exposure."""
 
     def differentiate(self, frame: Frame) -> None:
         """The loss's gradient in image space, for every visible row; kept for `update`."""

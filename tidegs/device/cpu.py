@@ -22,6 +22,7 @@ from tidegs.device.base import (
     RenderSettings,
     View,
 )
+from tidegs.device.exposure import exposed, pull_back
 from tidegs.device.masking import clear_masked, masked_target
 from tidegs.errors import DeviceError
 from tidegs.gaussians.layout import RecordLayout
@@ -136,6 +137,7 @@ class CpuDevice:
         ssim_lambda: float,
         scale: float = 1.0,
         mask: np.ndarray | None = None,
+        exposure: np.ndarray | None = None,
     ) -> LossValue:
         assert isinstance(frame, CpuFrame)
         height, width = frame.alpha.shape
@@ -143,17 +145,19 @@ class CpuDevice:
             raise DeviceError(
                 f"the target image is {target.dtype} {list(target.shape)}: give uint8 {[height, width, 3]}"
             )
-        target = np.ascontiguousarray(target if mask is None else masked_target(frame.image, target, mask))
+        image = frame.image if exposure is None else exposed(frame.image, exposure)
+        target = np.ascontiguousarray(target if mask is None else masked_target(image, target, mask))
         if frame.grad is None:
             frame.grad = np.empty_like(frame.image)
         out = np.zeros(3, np.float64)
         self._lib.tidegs_ssim_l1(
-            frame.image.ctypes.data, target.ctypes.data, width, height, ssim_lambda, scale, frame.grad.ctypes.data,
+            image.ctypes.data, target.ctypes.data, width, height, ssim_lambda, scale, frame.grad.ctypes.data,
             out.ctypes.data,
         )  # fmt: skip
         if mask is not None:
             clear_masked(frame.grad, mask)
-        return LossValue(total=float(out[2]), l1=float(out[0]), ssim=float(out[1]))
+        by_exposure = None if exposure is None else pull_back(frame.image, frame.grad, exposure)
+        return LossValue(float(out[2]), float(out[0]), float(out[1]), by_exposure)
 
     def differentiate(self, frame: Frame) -> None:
         """See Device.differentiate. The gradient is frame.grad, where `loss` left it; frame.grad_alpha and

@@ -17,7 +17,7 @@ from PIL import Image
 from tidegs.data.images import Loaded
 from tidegs.data.scene import Scene
 from tidegs.eval.frames import Rendered, to_rgb8
-from tidegs.eval.metrics import PSNR_TEXT, SSIM_TEXT, Lpips, psnr, ssim
+from tidegs.eval.metrics import PSNR_TEXT, SSIM_TEXT, Lpips, colour_matched, psnr, ssim
 from tidegs.eval.protocol import Protocol
 
 
@@ -29,6 +29,7 @@ class ImageScore:
     psnr: float
     ssim: float
     lpips: float | None
+    cc_psnr: float | None = None  # PSNR after the best affine colour transform
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,12 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """For stats/val_stepNNNN.json: gsplat's keys, then ours."""
+        matched = self.mean("cc_psnr")
         return {
             "psnr": self.mean("psnr"),
             "ssim": self.mean("ssim"),
             "lpips": self.mean("lpips"),
+            **({} if matched is None else {"cc_psnr": matched}),
             "ellipse_time": self.seconds_per_image,
             "num_GS": self.num_gaussians,
             "protocol": self.protocol.as_json(),
@@ -67,10 +70,12 @@ def evaluate(
     factor: int,
     test_every: int,
     save: Callable[[int], Path] | None = None,
+    match_colours: bool = False,
 ) -> Evaluation:
     """Scores `rendered` (frames of scene.cameras[i], i in `indices`, in order) against `target(i)` (uint8 [H, W, 3],
     and a mask or None: pixels where it is 0 do not count, and an image without others is left out).
 
+    `match_colours` also gives PSNR after an affine colour transform of each render (gsplat's is quadratic).
     `save(k)` names the file of the k-th comparison (truth left, render right, 8 bit PNG); None saves none.
     """
     lpips = Lpips()
@@ -87,7 +92,8 @@ def evaluate(
             reference[mask == 0] = image[mask == 0]  # as in the loss; what is under the mask is not seen
         if mask is None or mask.any():
             figures = psnr(image, reference, mask), ssim(image, reference, mask), lpips(image, reference)
-            scores.append(ImageScore(camera.name, *figures))
+            matched = psnr(colour_matched(image, reference, mask), reference, mask) if match_colours else None
+            scores.append(ImageScore(camera.name, *figures, matched))
         if save:
             save_comparison(save(k), truth, to_rgb8(one.frame))
         waited += time.monotonic() - paused

@@ -34,6 +34,20 @@ def psnr(image: np.ndarray, reference: np.ndarray, mask: np.ndarray | None = Non
     return 10 * math.log10(1 / error) if error > 0 else math.inf
 
 
+def colour_matched(image: np.ndarray, reference: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    """`image` after the affine colour transform that brings it nearest to `reference` (least squares over the pixels
+    where `mask` is not 0), clamped to [0, 1]; float32 [height, width, 3]. For renders of cameras whose exposure nobody
+    knows."""
+    _check(image, reference)
+    colours = _unit(image).reshape(-1, 3)
+    here = slice(None) if mask is None else mask.reshape(-1) != 0
+    known = np.concatenate([colours, np.ones_like(colours[:, :1])], axis=1)
+    # By the normal equations, since a table of all pixels would be as large as the image once more.
+    a = known[here].astype(np.float64)
+    transform = np.linalg.lstsq(a.T @ a, a.T @ _unit(reference).reshape(-1, 3)[here], rcond=None)[0]
+    return np.clip(known @ transform.astype(np.float32), 0, 1).reshape(image.shape)
+
+
 def ssim(image: np.ndarray, reference: np.ndarray, mask: np.ndarray | None = None) -> float:
     """Structural similarity (Wang et al. 2004, eq. 13) in float64: a window around every pixel, the image reflected at
     its edges; the mean over the pixels where `mask` (uint8 [height, width]) is not 0, whose windows may reach over the

@@ -13,6 +13,7 @@ import numpy as np
 from tidegs.data.images import Loaded
 from tidegs.device.base import AdamSettings, BlockUpdates, Device, Frame, LossValue, RenderSettings, View
 from tidegs.residency.passes import Pass
+from tidegs.train.exposure import Exposures
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,22 @@ class StepSettings:
     adam: AdamSettings
     ssim_lambda: float
     batch_size: int
+    step: int
 
 
 class PassRunner:
     """Runs the passes of training, camera after camera."""
 
-    def __init__(self, device: Device, view: Callable[[int], View], target: Callable[[int], Loaded]) -> None:
-        """`view` and `target` (uint8 [height, width, 3] and a mask or None) are those of a camera, by its index."""
-        self._device, self._view, self._target = device, view, target
+    def __init__(
+        self,
+        device: Device,
+        view: Callable[[int], View],
+        target: Callable[[int], Loaded],
+        exposures: Exposures | None = None,
+    ) -> None:
+        """`view` and `target` (uint8 [height, width, 3] and a mask or None) are those of a camera, by its index;
+        `exposures` are trained where given."""
+        self._device, self._view, self._target, self._exposures = device, view, target, exposures
         self._frame: Frame | None = None
         self._size = (0, 0)
         self.loss: LossValue | None = None  # of the last camera whose image was complete
@@ -48,7 +57,11 @@ class PassRunner:
         if one.phase == "whole":
             device.finish(frame)
             target, mask = self._target(one.camera)
-            self.loss = device.loss(frame, target, settings.ssim_lambda, 1.0 / settings.batch_size, mask)
+            exposures = self._exposures
+            exposure = None if exposures is None else exposures.transforms[one.camera]
+            self.loss = device.loss(frame, target, settings.ssim_lambda, 1.0 / settings.batch_size, mask, exposure)
+            if exposures is not None and self.loss.exposure_grad is not None:
+                exposures.update(one.camera, self.loss.exposure_grad, settings.step)
             if with_mse:
                 self.mse = mean_squared_error(frame.image, target, mask)
             device.differentiate(frame)

@@ -179,12 +179,14 @@ def evaluate_session(session: Session, step: int, save: bool = True) -> Evaluati
         config.data_factor,
         config.test_every,
         (lambda k: result.renders / f"val_step{step:04d}_{k:04d}.png") if save else None,
+        config.exposure,
     )
     write_json(result.stats / f"val_step{step:04d}.json", found.as_json())
     return found
 
 
 def _score(step: int, found: Evaluation) -> str:
-    return (
-        f"step {step}: PSNR {found.mean('psnr'):.2f}  SSIM {found.mean('ssim'):.4f} on {len(found.images)} test images"
-    )
+    matched = found.mean("cc_psnr")
+    colours = "" if matched is None else f" ({matched:.2f} with colours matched)"
+    psnr, ssim = found.mean("psnr"), found.mean("ssim")
+    return f"step {step}: PSNR {psnr:.2f}{colours}  SSIM {ssim:.4f} on {len(found.images)} test images"

@@ -6,22 +6,35 @@ import json
 
 from tidegs.errors import StoreError
 from tidegs.store.block_store import BlockStore
+from tidegs.train.exposure import Exposures
 
 STATE_VERSION = 1
 
 
-def write_state(step: int) -> bytes:
-    """Steps done, for a snapshot."""
-    return json.dumps({"version": STATE_VERSION, "step": step}).encode()
+def write_state(step: int, exposures: Exposures | None = None) -> bytes:
+    """Steps done, and exposures where they are trained, for a snapshot."""
+    kept = {} if exposures is None else {"exposures": exposures.dump()}
+    return json.dumps({"version": STATE_VERSION, "step": step, **kept}).encode()
 
 
 def steps_done(store: BlockStore) -> int:
     """Steps done in the snapshot that is open; 0 for a store that was only ingested. Raises StoreError."""
+    return _read(store)[0]
+
+
+def restore_exposures(store: BlockStore, exposures: Exposures) -> None:
+    """Sets them as they were in the snapshot that is open; a snapshot without any leaves them. Raises StoreError."""
+    text = _read(store)[1]
+    if text is not None:
+        exposures.load(text, str(store.path))
+
+
+def _read(store: BlockStore) -> tuple[int, str | None]:
     if not store.meta:
-        return 0
+        return 0, None
     try:
         state = json.loads(store.meta)
-        version, step = state["version"], int(state["step"])
+        version, step, exposures = state["version"], int(state["step"]), state.get("exposures")
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{store.path}: the trainer's state in the snapshot cannot be read: {error!r}") from error
     if version != STATE_VERSION:
@@ -29,4 +42,4 @@ def steps_done(store: BlockStore) -> int:
             f"{store.path}: the snapshot has trainer state of version {version}, this tidegs reads {STATE_VERSION}; "
             "resume with the version that wrote it"
         )
-    return step
+    return step, exposures

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegs.files import write_json
+from tidegs.train.exposure import Exposures
 from tidegs.train.log import TrainLog
 from tidegs.train.passes import PassRunner, StepSettings
 from tidegs.train.rates import adam_settings, render_settings
 from tidegs.train.session import Session
-from tidegs.train.state import steps_done, write_state
+from tidegs.train.state import restore_exposures, steps_done, write_state
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,11 @@ class Trainer:
         self._begun = time.monotonic()
         self._last_snapshot = self._begun
         self.order = session.order()
-        self._runner = PassRunner(session.device, session.views.__getitem__, session.target)
+        self._exposures: Exposures | None = None
+        if session.config.exposure:
+            self._exposures = Exposures(len(session.views), session.config.exposure_lr, session.config.max_steps)
+            restore_exposures(session.store, self._exposures)
+        self._runner = PassRunner(session.device, session.views.__getitem__, session.target, self._exposures)
 
     @property
     def seconds(self) -> float:
@@ -107,13 +112,14 @@ class Trainer:
             adam_settings(config, step, self.session.scene.extent),
             config.ssim_lambda,
             config.batch_size,
+            step,
         )
 
     def snapshot(self) -> None:
         """Writes every changed block and commits; afterwards a crash loses nothing up to here."""
         session = self.session
         session.residency.flush()
-        generation = session.store.commit(write_state(self.step))
+        generation = session.store.commit(write_state(self.step, self._exposures))
         self._last_snapshot = time.monotonic()
         self.log.flush()
         write_json(session.result.ckpts / "latest.json", {"step": self.step, "snapshot": generation})

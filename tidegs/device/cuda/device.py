@@ -123,6 +123,7 @@ class CudaDevice:
         ssim_lambda: float,
         scale: float = 1.0,
         mask: np.ndarray | None = None,
+        exposure: np.ndarray | None = None,
     ) -> LossValue:
         """See the seam. The numbers are fetched when one of them is first read."""
         cuda_frame = _cuda_frame(frame)
@@ -131,16 +132,25 @@ class CudaDevice:
             check_mask(mask, target.shape[:2])
         with self.streams.on("compute"):
             number, image = self._targets.put(target)
+            rgb, transform = cuda_frame.rgb, None
+            if exposure is not None:
+                transform = to_device(exposure, self.torch_device)
+                rgb = rgb @ transform[:, :3].T + transform[:, 3]
             try:
                 if mask is None:
-                    grad, sums = self._compare(cuda_frame.rgb, image, ssim_lambda, scale)
+                    grad, sums = self._compare(rgb, image, ssim_lambda, scale)
                 else:
                     counts = to_device(mask, self.torch_device)[..., None] != 0
-                    same = (cuda_frame.rgb.detach().clamp(0, 1) * 255 + 0.5).to(torch.uint8)
-                    grad, sums = self._compare(cuda_frame.rgb, torch.where(counts, image, same), ssim_lambda, scale)
+                    same = (rgb.detach().clamp(0, 1) * 255 + 0.5).to(torch.uint8)
+                    grad, sums = self._compare(rgb, torch.where(counts, image, same), ssim_lambda, scale)
                     grad = grad * counts
             finally:
                 self._targets.done(number)
+            if transform is not None:
+                by_colour = torch.einsum("hwc,hwk->ck", grad, cuda_frame.rgb)
+                by_exposure = torch.cat([by_colour, grad.sum((0, 1))[:, None]], dim=1)
+                sums = torch.cat([sums, by_exposure.flatten()])
+                grad = grad @ transform[:, :3]
             cuda_frame.grad = grad
             return PendingLoss(Pending(self.streams, sums), ssim_lambda)
 

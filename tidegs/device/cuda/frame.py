@@ -75,11 +75,14 @@ class PendingLoss(LossValue):
         self.__dict__.update(_pending=pending, _lambda=ssim_lambda)
 
     def __getattr__(self, name: str) -> float:
-        if name not in ("total", "l1", "ssim"):
+        if name not in LossValue.__dataclass_fields__:
             raise AttributeError(name)
-        l1, ssim = (float(v) for v in self.__dict__["_pending"].get())
+        values = self.__dict__["_pending"].get()
+        l1, ssim = float(values[0]), float(values[1])
+        by_exposure = np.asarray(values[2:]).reshape(3, 4) if len(values) > 2 else None
         weight = self.__dict__["_lambda"]
-        self.__dict__.update(l1=l1, ssim=ssim, total=(1.0 - weight) * l1 + weight * (1.0 - ssim))
+        total = (1.0 - weight) * l1 + weight * (1.0 - ssim)
+        self.__dict__.update(l1=l1, ssim=ssim, total=total, exposure_grad=by_exposure)
         return self.__dict__[name]
 
 
