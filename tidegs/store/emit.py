@@ -117,7 +117,7 @@ class SeedWriter(BlockWriter):
         points = rows.copy()
         pack_seeds(self.store.layout, points["xyz"], log_extent, points["rgb"], slot)
         table_row["opacity_mass"] = len(rows) * self._opacity
-        return points["xyz"].T
+        return slot[: 12 * self.store.layout.capacity].view(np.float32).reshape(3, -1)[:, : len(rows)]
 
     def write(self, blocks: list[int], slots: list[np.ndarray]) -> None:
         self.store.write_seeds(blocks, slots)

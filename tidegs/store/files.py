@@ -5,6 +5,7 @@ Invariant: nothing else in tidegs/store opens, reads, writes, syncs or names fil
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 _NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
+_PUNCH_HOLE_KEEP_SIZE = 3  # <linux/falloc.h>
+_fallocate = getattr(ctypes.CDLL(None), "fallocate64", None)
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class Files:
@@ -105,6 +110,11 @@ class Files:
             if e.errno not in _NOT_DIRECT:
                 raise
             self.truncate(fd, size)
+
+    def punch(self, fd: int, offset: int, nbytes: int) -> None:
+        """Gives the space of a part of a file back, which then reads as zeros; advice, which may be refused."""
+        if _fallocate is not None:
+            _fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, offset, nbytes)
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

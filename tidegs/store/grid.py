@@ -35,8 +35,8 @@ class Grid:
         return 1 << 3 * self.levels
 
     def cell_of(self, xyz: np.ndarray) -> np.ndarray:
-        """Number of the cell of each point along the Hilbert curve, int64 [n]."""
-        return (hilbert(xyz, self.box) >> np.uint64(3 * (20 - self.levels))).astype(np.int64)
+        """Number of the cell of each point (as `spatial.hilbert` takes them) along the Hilbert curve, int64 [n]."""
+        return hilbert(xyz, self.box, self.levels).view(np.int64)
 
     def coordinates(self, xyz: np.ndarray) -> np.ndarray:
         """Cell coordinates int64 [n, 3] of float64 positions; the same map as in csrc/store/spatial.cpp."""

@@ -10,72 +10,108 @@ import numpy as np
 from tidegs.store.grid import Buckets
 from tidegs.store.seeds import log_scales
 from tidegs.store.sizes import SizeHistogram
-from tidegs.store.spatial import Neighbours
+from tidegs.store.spatial import Neighbours, leaves_cell
 from tidegs.store.spool import Spool, put_grouped
 
+_BEST = ("best", np.float64, 3)
 QUERY_DTYPE = np.dtype([("limit", np.float64), ("row", np.int64), ("origin", np.int32), ("xyz", np.float32, 3)])
-ANSWER_DTYPE = np.dtype([("best", np.float64, 3), ("row", np.int64)])
-BEST_DTYPE = np.dtype([("best", np.float64, 3)])
-SCALE_DTYPE = np.dtype(np.float32)
+ANSWER_DTYPE = np.dtype([_BEST, ("row", np.int64)])
+# "asked": rows that ask, with their distances in their own bucket; "scale": log scales by these; "better": rows that
+# asked, with their log scales.
+SPOOLS = {
+    "query": QUERY_DTYPE,
+    "answer": ANSWER_DTYPE,
+    "asked": ANSWER_DTYPE,
+    "scale": np.dtype(np.float32),
+    "better": np.dtype([("scale", np.float32), ("row", np.int64)]),
+}
 _STEP = 1 << 15  # points whose balls are looked at together
 
 
 def initial_scales(
     points: Spool, buckets: Buckets, init_scale: float, sizes: SizeHistogram, spool: dict[str, Spool]
 ) -> None:
-    """Puts the log scale of each point (rows with "xyz") into spool["scale"], and counts them in `sizes`.
-    `spool`: empty spools "best", "query", "answer" and "scale" of the dtypes above."""
+    """Finds the log scale of each point (rows with "xyz"), for `scales_of`, and counts them in `sizes`.
+    `spool`: empty spools of SPOOLS."""
     for b in range(buckets.count):
-        _within(points.get(b)["xyz"], buckets, b, spool)
+        _within(points.get(b)["xyz"], buckets, b, init_scale, sizes, spool)
     for b in range(buckets.count):
-        _across(points, b, spool)
+        _across(points, buckets, b, spool)
     for b in range(buckets.count):
-        best = spool["best"].get(b)["best"].copy()
+        asked = spool["asked"].get(b)
+        best = asked["best"].copy()
         for answers in spool["answer"].chunks(b):
-            merge_answers(best, answers)
-        scale = log_scales(best, init_scale)
-        sizes.add(scale)
-        spool["scale"].put(b, scale)
-        for name in ("best", "answer"):
+            merge_answers(best, np.searchsorted(asked["row"], answers["row"]), answers["best"])
+        better = np.empty(len(asked), SPOOLS["better"])
+        better["row"], better["scale"] = asked["row"], log_scales(best, init_scale)
+        sizes.add(better["scale"])
+        spool["better"].put(b, better)
+        for name in ("asked", "answer"):
             spool[name].drop(b)
 
 
-def _within(xyz: np.ndarray, buckets: Buckets, bucket: int, spool: dict[str, Spool]) -> None:
+def scales_of(bucket: int, spool: dict[str, Spool]) -> np.ndarray:
+    """The log scales of the points of a bucket, float32 [n]; forgets them."""
+    scale = spool["scale"].get(bucket).copy()
+    for better in spool["better"].chunks(bucket):
+        scale[better["row"]] = better["scale"]
+    for name in ("scale", "better"):
+        spool[name].drop(bucket)
+    return scale
+
+
+def _within(
+    xyz: np.ndarray, buckets: Buckets, bucket: int, init_scale: float, sizes: SizeHistogram, spool: dict[str, Spool]
+) -> None:
     """Distances among the points of a bucket, and what is to be asked of other buckets."""
-    with Neighbours(xyz) as tree:
-        best = tree.of_themselves()
-    spool["best"].put(bucket, best.view(BEST_DTYPE)[:, 0])
-    for first in range(0, len(xyz), _STEP):
-        part = slice(first, first + _STEP)
+    xyz = np.ascontiguousarray(xyz)
+    with Neighbours(xyz) as near:
+        best = near.of_themselves()
+        _answer(near, buckets, bucket, spool)
+    scale = log_scales(best, init_scale)
+    spool["scale"].put(bucket, scale)
+    alone = np.ones(len(xyz), bool)
+    border = np.empty(0, np.int64)
+    if buckets.count > 1:
+        border = np.flatnonzero(leaves_cell(xyz, best, buckets.grid.box, buckets.grid.levels))
+    for first in range(0, len(border), _STEP):
+        part = border[first : first + _STEP]
         row, target = buckets.overlapped(xyz[part], np.sqrt(best[part, 2]), bucket)
-        order = np.argsort(target, kind="stable")
-        row = row[order] + first
+        row = part[row]
         queries = np.empty(len(row), QUERY_DTYPE)
         queries["limit"], queries["row"], queries["origin"] = best[row, 2], row, bucket
         queries["xyz"] = xyz[row]
-        put_grouped(spool["query"], target[order], queries)
+        put_grouped(spool["query"], target, buckets.count, queries)
+        alone[row] = False
+    sizes.add(scale[alone])
+    rows = np.flatnonzero(~alone)
+    asked = np.empty(len(rows), ANSWER_DTYPE)
+    asked["row"], asked["best"] = rows, best[rows]
+    spool["asked"].put(bucket, asked)
 
 
-def _across(points: Spool, bucket: int, spool: dict[str, Spool]) -> None:
-    """Answers what other buckets ask of this one."""
-    tree = None
+def _across(points: Spool, buckets: Buckets, bucket: int, spool: dict[str, Spool]) -> None:
+    """Answers what later buckets ask of this one."""
+    if spool["query"].count(bucket):
+        with Neighbours(points.get(bucket)["xyz"]) as near:
+            _answer(near, buckets, bucket, spool)
+
+
+def _answer(near: Neighbours, buckets: Buckets, bucket: int, spool: dict[str, Spool]) -> None:
+    """Answers what other buckets have asked of this one so far."""
     for queries in spool["query"].chunks(bucket):
-        tree = tree or Neighbours(points.get(bucket)["xyz"])
         best = np.repeat(queries["limit"], 3).reshape(-1, 3)
-        tree.improve(queries["xyz"], best)
+        near.improve(queries["xyz"], best)
         nearer = np.flatnonzero(best[:, 0] < queries["limit"])
-        nearer = nearer[np.argsort(queries["origin"][nearer], kind="stable")]
         answers = np.empty(len(nearer), ANSWER_DTYPE)
         answers["best"], answers["row"] = best[nearer], queries["row"][nearer]
-        put_grouped(spool["answer"], queries["origin"][nearer], answers)
-    if tree:
-        tree.close()
+        put_grouped(spool["answer"], queries["origin"][nearer], buckets.count, answers)
     spool["query"].drop(bucket)
 
 
-def merge_answers(best: np.ndarray, answers: np.ndarray) -> None:
-    """Merges ANSWER_DTYPE rows into float64 [n, 3]; a row may have several answers."""
-    while len(answers):
-        row, first = np.unique(answers["row"], return_index=True)
-        best[row] = np.sort(np.concatenate([best[row], answers["best"][first]], axis=1), axis=1)[:, :3]
-        answers = np.delete(answers, first)
+def merge_answers(best: np.ndarray, row: np.ndarray, answers: np.ndarray) -> None:
+    """Merges distances float64 [m, 3] into rows int64 [m] of float64 [n, 3]; a row may have several answers."""
+    while len(row):
+        rows, first = np.unique(row, return_index=True)
+        best[rows] = np.sort(np.concatenate([best[rows], answers[first]], axis=1), axis=1)[:, :3]
+        row, answers = np.delete(row, first), np.delete(answers, first, axis=0)

@@ -20,7 +20,7 @@ from tidegs.store.block_store import BlockStore
 from tidegs.store.emit import POINT_DTYPE, BlockWriter, GaussianWriter, SeedWriter, gaussian_dtype
 from tidegs.store.files import Files
 from tidegs.store.grid import Buckets, Grid, partition
-from tidegs.store.halo import ANSWER_DTYPE, BEST_DTYPE, QUERY_DTYPE, SCALE_DTYPE, initial_scales
+from tidegs.store.halo import SPOOLS, initial_scales, scales_of
 from tidegs.store.rows import Rows, spatial_order
 from tidegs.store.seeds import INIT_OPACITY_LOGIT
 from tidegs.store.sizes import SizeHistogram
@@ -29,19 +29,20 @@ from tidegs.store.spool import Spool, put_grouped
 
 _SORT_NBYTES = 160  # a row's key, address, place in the order, tree and distances
 Values = Callable[[np.ndarray], np.ndarray]
-HALO_SPOOLS = {"best": BEST_DTYPE, "query": QUERY_DTYPE, "answer": ANSWER_DTYPE, "scale": SCALE_DTYPE}
 
 
 @dataclass(frozen=True)
 class IngestOptions:
     """How blocks are made. `fill`: rows of a full block as a share of its capacity (room for densification).
     `memory_budget`: bytes that the ingest may hold, approximately. `init_scale` times the root mean square distance to
-    the three nearest points is the first scale of a point, `init_opacity` its first opacity."""
+    the three nearest points is the first scale of a point, `init_opacity` its first opacity. `spacing`: that distance,
+    where it is known and the same for all points; then no neighbours are looked for."""
 
     memory_budget: int = 1 << 30
     fill: float = 1.0
     init_scale: float = 1.0
     init_opacity: float = 0.1
+    spacing: float | None = None
     progress: bool = False
 
 
@@ -68,11 +69,19 @@ def ingest_points(
 
     logit = math.log(options.init_opacity / (1 - options.init_opacity))
     with _Work(path, layout, options, logit, POINT_DTYPE, files) as work:
-        work.gather(rows(), xyz, xyz)
-        buckets = work.distribute(xyz)
-        spool = {n: work.spool(n, d) for n, d in HALO_SPOOLS.items()}
+        scale = np.float32(math.log(options.spacing * options.init_scale)) if options.spacing else None
+        work.gather(rows(), xyz, xyz, None if scale is None else lambda rows: work.sizes.add(np.full(len(rows), scale)))
+        buckets = work.distribute(lambda rows: rows)
+        if scale is not None:
+            work.emit(
+                buckets,
+                SeedWriter(work.store, work.sizes, options.fill),
+                lambda b: np.full(work.rows.count(b), scale),
+            )
+            return work.finish(meta)
+        spool = {n: work.spool(n, d) for n, d in SPOOLS.items()}
         initial_scales(work.rows, buckets, options.init_scale, work.sizes, spool)
-        work.emit(buckets, SeedWriter(work.store, work.sizes, options.fill), xyz, spool["scale"].get)
+        work.emit(buckets, SeedWriter(work.store, work.sizes, options.fill), lambda b: scales_of(b, spool))
         return work.finish(meta)
 
 
@@ -108,9 +117,9 @@ def ingest_gaussians(
 
     with _Work(path, layout, options, INIT_OPACITY_LOGIT, dtype, files) as work:
         work.gather(rows(), xyz, values, lambda rows: work.sizes.add(log_extent(rows)))
-        buckets = work.distribute(xyz)
+        buckets = work.distribute(values)
         writer = GaussianWriter(work.store, work.sizes, options.fill)
-        work.emit(buckets, writer, xyz, lambda b: np.concatenate([log_extent(r) for r in work.rows.chunks(b)]))
+        work.emit(buckets, writer, lambda b: np.concatenate([log_extent(r) for r in work.rows.chunks(b)]))
         return work.finish(meta)
 
 
@@ -184,33 +193,31 @@ class _Work:
         if len(bad):
             raise FormatError(f"row {self.rows.rows + bad[0]} of the input is not finite: remove such rows from it")
 
-    def distribute(self, xyz: Values) -> Buckets:
-        """Splits the rows by space into buckets that fit in memory each."""
+    def distribute(self, rows_xyz: Values) -> Buckets:
+        """Splits the rows by space into buckets that fit in memory each; `rows_xyz`: rows that begin with x, y, z."""
         cells = Grid.of(self._sample.box(), self.rows.rows)
         most = max(1, self._options.memory_budget // 2 // (self._dtype.itemsize + _SORT_NBYTES))
         if self.rows.rows <= most:
             return Buckets(cells, np.zeros(cells.cells, np.int32), 1)
         counts = np.zeros(cells.cells, np.int64)
         for rows in self._phase("counting", self.rows.chunks(0)):
-            counts += np.bincount(cells.cell_of(xyz(rows)), minlength=cells.cells)
+            counts += np.bincount(cells.cell_of(rows_xyz(rows)), minlength=cells.cells)
         buckets = partition(counts, cells, most)
         parts = self.spool("parts", self._dtype)
-        for rows in self._phase("distributing", self.rows.chunks(0)):
-            bucket = buckets.of(xyz(rows))
-            order = np.argsort(bucket, kind="stable")
-            put_grouped(parts, bucket[order], rows[order])
+        for rows in self._phase("distributing", self.rows.take(0)):
+            put_grouped(parts, buckets.of(rows_xyz(rows)), buckets.count, rows)
         self.rows.close()
         self.rows = parts
         return buckets
 
-    def emit(self, buckets: Buckets, writer: BlockWriter, xyz: Values, log_extent: Callable[[int], np.ndarray]) -> None:
+    def emit(self, buckets: Buckets, writer: BlockWriter, log_extent: Callable[[int], np.ndarray]) -> None:
         """Writes all blocks, each bucket in the order of the Hilbert curve; `log_extent` of the rows of a bucket."""
         self._writer = writer
         for b in self._phase("writing", range(buckets.count)):
             rows = Rows.of(self.rows.chunks(b), self._dtype)
             if len(rows) == 0:
                 continue
-            keys = np.concatenate([hilbert(xyz(part), buckets.grid.box) for part in rows.held])
+            keys = np.concatenate([hilbert(part, buckets.grid.box) for part in rows.held])
             order = spatial_order(keys, rows)
             writer.add(rows[order], log_extent(b)[order])
             self.rows.drop(b)

@@ -13,6 +13,7 @@ import numpy as np
 
 from tidegs.store.memory import address
 from tidegs.store.native import library
+from tidegs.store.spatial import order_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Rows:
 
 def spatial_order(keys: np.ndarray, rows: Rows) -> np.ndarray:
     """The permutation that sorts rows by key (uint64 [n]), and rows of equal keys by their bytes."""
-    order = np.argsort(keys)
+    order = order_of(keys)
     keys = keys[order]
     same = keys[1:] == keys[:-1]
     if not same.any():

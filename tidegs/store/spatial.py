@@ -1,4 +1,4 @@
-"""Spatial order and neighbours of points (csrc/store/spatial.cpp).
+"""Spatial order and neighbours of points (csrc/store/spatial.cpp, curve.cpp, neighbours.cpp).
 
 Invariant: what is computed of a point depends on the whole set alone, never on its order, its chunks or the threads.
 """
@@ -18,6 +18,7 @@ _ASIDE = np.array(
     [0.17, 0.23, 0.31]
 )  # the middle of a scene is often a plane: it must not be a face of the largest cells
 _NONE_NEAR = np.inf
+_PTR, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
 def threads() -> int:
@@ -39,16 +40,20 @@ class Sample:
     def __init__(self) -> None:
         self.xyz = np.empty((0, 3), np.float32)
         self._hash = np.empty(0, np.uint64)
+        self._most = np.uint64(2**64 - 1)  # hash beyond which no point is taken
 
     def add(self, xyz: np.ndarray) -> None:
         """Takes float32 [n, 3]."""
-        bits = np.ascontiguousarray(xyz).view(np.uint32).astype(np.uint64)
-        mixed = _mix(bits[:, 0] | bits[:, 1] << np.uint64(32)) ^ bits[:, 2]
-        hashes = np.concatenate([self._hash, _mix(mixed)])
-        points = np.concatenate([self.xyz, xyz])
+        bits = np.ascontiguousarray(xyz).view(np.uint32)
+        mixed = _mix(bits[:, 0] | bits[:, 1].astype(np.uint64) << np.uint64(32)) ^ bits[:, 2]
+        new = _mix(mixed)
+        near = np.flatnonzero(new <= self._most)
+        hashes = np.concatenate([self._hash, new[near]])
+        points = np.concatenate([self.xyz, xyz[near]])
         if len(hashes) > SAMPLE:
             keep = np.argpartition(hashes, SAMPLE - 1)[:SAMPLE]
             hashes, points = hashes[keep], points[keep]
+            self._most = hashes.max()
         self._hash, self.xyz = hashes, points
 
     def box(self) -> Box:
@@ -65,15 +70,50 @@ def _mix(v: np.ndarray) -> np.ndarray:
     return v ^ v >> np.uint64(31)
 
 
-def hilbert(xyz: np.ndarray, box: Box) -> np.ndarray:
-    """uint64 [n] keys of 60 bits along the Hilbert curve for float32 [n, 3]; outliers keep their place along each axis,
-    at lower resolution."""
-    xyz = np.ascontiguousarray(xyz, np.float32)
-    out = np.empty(len(xyz), np.uint64)
+def hilbert(xyz: np.ndarray, box: Box, bits: int = 20) -> np.ndarray:
+    """uint64 [n] keys of 3 * bits bits along the Hilbert curve for float32 [n, 3], or for rows [n] of a dtype that
+    begins with them; outliers keep their place along each axis, at lower resolution."""
+    rows = xyz if xyz.flags.c_contiguous else np.ascontiguousarray(xyz)
+    out = np.empty(len(rows), np.uint64)
     call = library().tidegs_store_hilbert
-    call.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_double, ctypes.c_void_p)
+    call.argtypes = (_PTR, _I64, _I64, _PTR, ctypes.c_double, ctypes.c_int, _PTR)
     call.restype = None
-    call(_p(xyz), len(xyz), _p(box.center), box.half, _p(out))
+    call(_p(rows), len(rows), rows.strides[0], _p(box.center), box.half, bits, _p(out))
+    return out
+
+
+def order_of(keys: np.ndarray) -> np.ndarray:
+    """int64 [n]: the stable order of uint64 keys."""
+    keys = np.ascontiguousarray(keys, np.uint64)
+    out = np.empty(len(keys), np.int64)
+    call = library().tidegs_store_order
+    call.argtypes = (_PTR, _I64, _PTR)
+    call.restype = None
+    call(_p(keys), len(keys), _p(out))
+    return out
+
+
+def group_rows(rows: np.ndarray, group: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [n] sorted by group (int32 [n], 0 to groups - 1), stably; and where each group begins, int64
+    [groups + 1]."""
+    rows, group = np.ascontiguousarray(rows), np.ascontiguousarray(group, np.int32)
+    out, start = np.empty_like(rows), np.empty(groups + 1, np.int64)
+    call = library().tidegs_store_group
+    call.argtypes = (_PTR, _I64, _I64, _PTR, _I64, _PTR, _PTR)
+    call.restype = None
+    call(_p(rows), len(rows), rows.itemsize, _p(group), groups, _p(out), _p(start))
+    return out, start
+
+
+def leaves_cell(xyz: np.ndarray, best: np.ndarray, box: Box, levels: int) -> np.ndarray:
+    """bool [n]: whether the ball around a point (float32 [n, 3]) with the root of best[:, 2] (float64 [n, 3]) as radius
+    leaves the point's cell, one of 2^levels along each axis."""
+    out = np.empty(len(xyz), np.bool_)
+    call = library().tidegs_store_leaves_cell
+    call.argtypes = (_PTR, _PTR, _I64, _PTR, ctypes.c_double, ctypes.c_int, _PTR)
+    call.restype = None
+    xyz, best = np.ascontiguousarray(xyz), np.ascontiguousarray(best)
+    call(_p(xyz), _p(best), len(xyz), _p(box.center), box.half, levels, _p(out))
     return out
 
 
@@ -89,12 +129,12 @@ def hilbert_of_cells(at: np.ndarray, bits: int) -> np.ndarray:
 
 
 class Neighbours:
-    """Exact nearest distances among points, by a kd-tree (Friedman, Bentley & Finkel 1977)."""
+    """Exact nearest distances among points, by a hierarchy of boxes."""
 
     def __init__(self, xyz: np.ndarray) -> None:
         """`xyz`: finite float32 [n, 3]."""
         self._lib = library()
-        self._lib.tidegs_store_knn_new.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
+        self._lib.tidegs_store_knn_new.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         self._lib.tidegs_store_knn_new.restype = ctypes.c_void_p
         self._lib.tidegs_store_knn_free.argtypes = [ctypes.c_void_p]
         self._lib.tidegs_store_knn_self.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
@@ -107,7 +147,7 @@ class Neighbours:
         ]
         xyz = np.ascontiguousarray(xyz, np.float32)
         self.n = len(xyz)
-        self._tree = self._lib.tidegs_store_knn_new(_p(xyz), self.n, threads())
+        self._tree = self._lib.tidegs_store_knn_new(_p(xyz), self.n)
 
     def of_themselves(self) -> np.ndarray:
         """float64 [n, 3]: squared distances to the three nearest others, ascending; inf where there are fewer."""

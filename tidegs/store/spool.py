@@ -1,6 +1,7 @@
 """Work files of an ingest: rows kept by bucket, in memory up to a budget and in one file beyond it.
 
-Invariant: rows of a bucket come back in the order in which they were put in; memory stays within the budget.
+Invariant: rows of a bucket come back in the order in which they were put in; memory stays within the budget, and what
+was taken or dropped holds no space on the disk where the file system can give back parts of a file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from tidegs.errors import StoreError
 from tidegs.store.files import Files
+from tidegs.store.spatial import group_rows
 
 _PIECE = 1 << 20  # bytes of a bucket that are written at once
 
@@ -59,11 +61,24 @@ class Spool:
         yield from self._stored(bucket)
         yield from self._memory.get(bucket, ())
 
+    def count(self, bucket: int) -> int:
+        """Rows of a bucket."""
+        return sum(map(len, self._memory.get(bucket, ()))) + sum(n for _, n in self._pieces.get(bucket, ()))
+
+    def take(self, bucket: int) -> Iterator[np.ndarray]:
+        """The rows of a bucket, piece by piece, for the last time: a piece is gone once the next one is asked for."""
+        for piece in self._pieces.pop(bucket, ()):
+            yield self._read(*piece)
+            self._free(*piece)
+        self._held -= self._memory_nbytes.pop(bucket, 0)
+        yield from self._memory.pop(bucket, ())
+
     def drop(self, bucket: int) -> None:
-        """Forgets what memory holds of a bucket."""
+        """Forgets the rows of a bucket."""
         self._held -= self._memory_nbytes.pop(bucket, 0)
         self._memory.pop(bucket, None)
-        self._pieces.pop(bucket, None)
+        for piece in self._pieces.pop(bucket, ()):
+            self._free(*piece)
 
     def close(self) -> None:
         """Removes the file."""
@@ -90,22 +105,26 @@ class Spool:
             raise StoreError(f"{self._path}: writing work data of the ingest failed: {e.strerror or e}") from e
 
     def _stored(self, bucket: int) -> Iterator[np.ndarray]:
-        for offset, rows in self._pieces.get(bucket, ()):
-            nbytes = rows * self._dtype.itemsize
-            try:
-                data = self._files.read_all(self._fd, nbytes, offset)
-            except OSError as e:
-                raise StoreError(f"{self._path}: reading work data of the ingest failed: {e.strerror or e}") from e
-            if len(data) != nbytes:
-                raise StoreError(f"{self._path}: work data of the ingest ends early: was the file changed?")
-            self.bytes_moved += nbytes
-            yield np.frombuffer(data, self._dtype)
+        for piece in self._pieces.get(bucket, ()):
+            yield self._read(*piece)
+
+    def _read(self, offset: int, rows: int) -> np.ndarray:
+        nbytes = rows * self._dtype.itemsize
+        try:
+            data = self._files.read_all(self._fd, nbytes, offset)
+        except OSError as e:
+            raise StoreError(f"{self._path}: reading work data of the ingest failed: {e.strerror or e}") from e
+        if len(data) != nbytes:
+            raise StoreError(f"{self._path}: work data of the ingest ends early: was the file changed?")
+        self.bytes_moved += nbytes
+        return np.frombuffer(data, self._dtype)
+
+    def _free(self, offset: int, rows: int) -> None:
+        self._files.punch(self._fd, offset, rows * self._dtype.itemsize)
 
 
-def put_grouped(spool: Spool, group: np.ndarray, rows: np.ndarray) -> None:
-    """Puts rows, sorted by group, into the bucket of their group."""
-    if len(rows) == 0:
-        return
-    names, starts = np.unique(group, return_index=True)
-    for name, part in zip(names, np.split(rows, starts[1:]), strict=True):
-        spool.put(int(name), part)
+def put_grouped(spool: Spool, group: np.ndarray, groups: int, rows: np.ndarray) -> None:
+    """Puts rows into the bucket of their group (int32 [n], 0 to groups - 1)."""
+    rows, start = group_rows(rows, group, groups)
+    for name in np.flatnonzero(np.diff(start)).tolist():
+        spool.put(name, rows[start[name] : start[name + 1]])
