@@ -11,9 +11,9 @@ from tidegs.data import synth_city
 from tidegs.data.synth_cameras import AERIAL_FOCAL, STREET_FOCAL, aerial_grid, flythrough, intrinsics, street_path
 from tidegs.data.synth_cast import GROUND, cast
 from tidegs.data.synth_city import City, generate_city, render_view
-from tidegs.data.synth_hash import seed_key
+from tidegs.data.synth_hash import kernel, seed_key
 from tidegs.data.synth_layout import ASPHALT, BOX, ELLIPSOID, GABLE_X, GABLE_Y, GLASS
-from tidegs.data.synth_sample import _permute
+from tidegs.data.synth_sample import _permute, _shuffle
 from tidegs.errors import ConfigError
 
 W, H = 96, 64
@@ -146,10 +146,16 @@ def test_noise_has_the_stated_deviation(city: City) -> None:
     np.testing.assert_allclose((noisy - exact).mean(0), 0.0, atol=0.015)
 
 
+@kernel
+def _places(n: int, key: int) -> list[int]:
+    to = _shuffle(n, key)
+    return [_permute(i, to) for i in range(n)]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 1000, 4096, 4097])
 def test_the_order_is_a_permutation(n: int) -> None:
     key = seed_key(1, 2)
-    assert sorted(_permute(i, n, key) for i in range(n)) == list(range(n))
+    assert sorted(_places(n, key)) == list(range(n))
 
 
 def test_bytes_do_not_depend_on_threads(city: City, monkeypatch: pytest.MonkeyPatch) -> None:

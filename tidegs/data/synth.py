@@ -41,6 +41,8 @@ class SynthSettings:
     points: int = 60_000
     seen_points: bool = True  # only points that two cameras see, as structure from motion finds them
     altitude: float = 90.0  # of the aerial cameras
+    oblique: float = 0.5  # share of the aerial cameras that do not look straight down
+    district: float = 0.0  # side of the square in the middle that the aerial cameras fly over; 0: the whole city
     point_noise: float = 0.02  # standard deviation of each coordinate
     sky_share: float = 0.02  # fraction of candidate points on the sky's dome
     samples: int = 2  # rays a pixel: samples x samples
@@ -61,6 +63,10 @@ class SynthSettings:
             raise ConfigError(f"--image-format {self.image_format} is neither jpg nor png")
         if not 0.0 <= self.point_noise <= 10.0:
             raise ConfigError(f"--point-noise {self.point_noise} is not between 0 and 10 m")
+        if not 0.0 <= self.oblique <= 1.0:
+            raise ConfigError(f"--oblique {self.oblique} is not between 0 and 1")
+        if not self.district >= 0.0:
+            raise ConfigError(f"--district {self.district} is not a number of metres")
         if not np.isfinite(self.origin).all():
             raise ConfigError(f"--origin {self.origin} is not three finite numbers")
 
@@ -94,7 +100,8 @@ def scene_views(city: City, settings: SynthSettings) -> list[SynthView]:
     views = []
     groups = (("aerial", s.aerial, AERIAL_FOCAL), ("street", s.street, STREET_FOCAL))
     for camera_id, (label, count, focal) in enumerate(groups, 1):
-        poses = aerial_grid(city, count, s.altitude) if label == "aerial" else street_path(city, count)
+        aerial = label == "aerial"
+        poses = aerial_grid(city, count, s.altitude, s.oblique, s.district) if aerial else street_path(city, count)
         K = intrinsics(s.width, s.height, focal)
         for i, viewmat in enumerate(poses):
             views.append(SynthView(f"{label}_{i:0{digits}d}.{s.image_format}", viewmat, K, camera_id))

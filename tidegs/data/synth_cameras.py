@@ -44,13 +44,17 @@ def _grid(count: int, extent: tuple[float, float]) -> np.ndarray:
     return np.concatenate(out) * np.asarray(extent)
 
 
-def aerial_grid(city: City, count: int, altitude: float = 90.0) -> np.ndarray:
-    """A survey flight: a grid of nadir views (half of `count`, rounded up) and one of views 45 degrees down.
+def aerial_grid(
+    city: City, count: int, altitude: float = 90.0, oblique: float = 0.5, district: float = 0.0
+) -> np.ndarray:
+    """A survey flight: a grid of nadir views and one of views 45 degrees down, these a share `oblique` of `count`.
 
     Oblique views turn north, east, south, west in turn, and never look out of the city. altitude: metres over ground.
+    district: metres, the side of a square in the middle of the city that is flown over; 0: all of it.
     """
-    nadir = (count + 1) // 2
-    places = np.concatenate([_grid(nadir, city.extent), _grid(count - nadir, city.extent)])
+    nadir = count - math.floor(count * oblique)
+    area = (min(district, city.extent[0]), min(district, city.extent[1])) if district else city.extent
+    places = np.concatenate([_grid(nadir, area), _grid(count - nadir, area)])
     jitter = uniforms(seed_key(city.seed, 4), np.arange(count), 3) - 0.5
     views = []
     for i, (x, y) in enumerate(places):

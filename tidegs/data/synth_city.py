@@ -21,7 +21,7 @@ from tidegs.data.synth_sample import face_table, fill_points
 from tidegs.errors import ConfigError
 
 MIN_EXTENT, MAX_EXTENT = 50.0, 20_000.0  # metres
-_CHUNK = 1 << 21  # greatest number of points in a chunk; part of what a seed means
+_CHUNK = 1 << 19  # greatest number of points in a chunk, which stays in the cache; part of what a seed means
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,12 @@ class City:
             _in_threads(fill, size)
             inside = slice(max(0, start - begin), stop - begin)
             yield xyz[inside], rgb[inside]
+
+    def spacing(self, n: int) -> float:
+        """Expected root mean square distance, in metres, of a point of `n` in the city to the three nearest: squared
+        distances to the k-th of a Poisson process in the plane are k / (pi density) on average."""
+        area = face_table(self.solids, 0.0).cumulative[-1]
+        return math.sqrt(2.0 * area / (math.pi * n))
 
     def visible(
         self, viewmat: np.ndarray, K: np.ndarray, width: int, height: int, xyz: np.ndarray, slack: float = 0.02

@@ -59,19 +59,38 @@ def face_table(c: Solids, sky_share: float) -> Faces:
     return Faces(cumulative, guide, min(0.5, 100.0 / (nx * ny)))
 
 
-@kernel
-def _permute(i: int, n: int, key: int) -> int:
+class _Shuffle(NamedTuple):
     """A bijection of [0, n): multiply and xor-shift in the next power of two, walked until it lands inside."""
+
+    n: np.uint64
+    mask: np.uint64
+    half: np.uint64
+    factor: tuple[np.uint64, np.uint64, np.uint64]
+    add: tuple[np.uint64, np.uint64, np.uint64]
+
+
+@kernel
+def _shuffle(n: int, key: int) -> _Shuffle:
     bits = 1
     while (1 << bits) < n:
         bits += 1
-    mask, half = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
+    one = np.uint64(1)
+    factor = (mix(key) | one, mix(key + one) | one, mix(key + np.uint64(2)) | one)
+    add = (key, key >> one, key >> np.uint64(2))
+    return _Shuffle(np.uint64(n), np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2), factor, add)
+
+
+@kernel
+def _permute(i: int, to: _Shuffle) -> int:
     x = np.uint64(i)
     while True:
-        for k in range(3):
-            x = (x * (mix(key + np.uint64(k)) | np.uint64(1)) + (key >> np.uint64(k))) & mask
-            x = x ^ (x >> half)
-        if x < np.uint64(n):
+        x = (x * to.factor[0] + to.add[0]) & to.mask
+        x = x ^ (x >> to.half)
+        x = (x * to.factor[1] + to.add[1]) & to.mask
+        x = x ^ (x >> to.half)
+        x = (x * to.factor[2] + to.add[2]) & to.mask
+        x = x ^ (x >> to.half)
+        if x < to.n:
             return np.int64(x)
 
 
@@ -196,9 +215,10 @@ def fill_points(
     in the order of the faces, which is easy on the memory, and leave in no order. noise: standard deviation in metres
     of each coordinate (near normal: Irwin-Hall of four). footprint: width in metres that a colour stands for.
     """
+    to = _shuffle(len(xyz), key)
     for j in range(first, last):
         i = j * chunks + chunk
-        row = _permute(j, len(xyz), key)
+        row = _permute(j, to)
         share = (i + unit(hash2(key, i, 1))) / n
         u = unit(np.uint64(i) * _R2_X + key)
         v = unit(np.uint64(i) * _R2_Y + mix(key))
