@@ -62,6 +62,12 @@ def disk_free(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+def short_of_space(folder: Path, nbytes: int) -> str:
+    """What is missing to write `nbytes` below a folder, for the user; empty where nothing is."""
+    free = disk_free(folder)
+    return "" if nbytes <= free else f"it needs {human(nbytes)} and {human(free)} of disk are free"
+
+
 def cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tidegs.data.scene import WorldTransform
-from tidegs.gaussians.layout import BASE_FIELDS
+from tidegs.gaussians.layout import BASE_FIELDS, RecordLayout
 from tidegs.gaussians.select import Selection
 from tidegs.gaussians.write import format_of, write_gaussians
 from tidegs.store.block_store import BlockStore
@@ -55,6 +55,11 @@ def export_store(
     path.parent.mkdir(parents=True, exist_ok=True)
     chunks = (selection or Selection()).apply(lambda: world_rows(store, transform, progress))
     return write_gaussians(path, chunks, store.layout.sh_degree, antialiased, kind)
+
+
+def ply_nbytes(rows: int, layout: RecordLayout) -> int:
+    """Size of a PLY of so many rows: the parameters and three normals in float32."""
+    return rows * 4 * (layout.param_components + 3)
 
 
 def world_rows(store: BlockStore, transform: WorldTransform, progress: bool) -> Iterator[np.ndarray]:

@@ -16,11 +16,13 @@ from tidegs.errors import ConfigError
 from tidegs.eval.evaluate import Evaluation, evaluate
 from tidegs.files import write_bytes, write_json
 from tidegs.gaussians.open import open_gaussians
+from tidegs.machine import short_of_space
 from tidegs.report.looks import Painter
 from tidegs.report.viewer import DEFAULT_PORT, Viewer, check_viewer
-from tidegs.train.export import export_store
+from tidegs.train.export import export_store, ply_nbytes
 from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
+from tidegs.train.made_ahead import check_made_ahead
 from tidegs.train.profile import Profile
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
@@ -71,9 +73,11 @@ def run_training(request: RunRequest) -> RunOutcome:
         write_bytes(result.cfg, dump_config(config).encode())
     else:
         store = request.store or request.out / "store"
-        _refuse_existing(result, store)
+        _refuse_existing(result)
         assert request.scene is not None
         scene = open_scene(request.scene, config, request.quiet)
+        if (store / "root").exists():
+            check_made_ahead(store, scene, config)
         if request.init:
             open_gaussians(request.init)  # refuse it before anything is written
         else:
@@ -104,14 +108,12 @@ def _ingest(scene: Scene, store: Path, config: TrainConfig, init: str, quiet: bo
     ingest_file(scene, store, config, file, quiet)
 
 
-def _refuse_existing(result: ResultFolder, store: Path) -> None:
+def _refuse_existing(result: ResultFolder) -> None:
     if result.run.exists():
         raise ConfigError(
             f"{result.root} already holds a run; go on with `tidegs train --resume {result.root}`, "
             "or choose another folder with --out"
         )
-    if (store / "root").exists():
-        raise ConfigError(f"{store} already holds a block store; choose another folder with --store")
 
 
 def _train(session: Session, request: RunRequest) -> RunOutcome:
@@ -126,6 +128,9 @@ def _train(session: Session, request: RunRequest) -> RunOutcome:
             log.evaluated(step, evaluations[step].as_json(), pictures)
         if request.evaluate and step in (*config.ply_steps, config.max_steps):
             path = result.ply / f"point_cloud_{step}.ply"
+            if short := short_of_space(path.parent, ply_nbytes(session.num_gaussians, session.store.layout)):
+                log.say(f"{path} is not written: {short}; tidegs export writes a part of the scene (--crop)")
+                return
             export_store(session.store, path, session.scene.transform, config.antialiased, progress=False)
 
     watchers = _watchers(session, request)

@@ -1,9 +1,13 @@
-"""The trainer's part of a snapshot. Invariant: with settings and scene, it is all that a resume needs."""
+"""The trainer's part of a snapshot. Invariant: with settings and scene, it is all that a resume needs. A store that was
+made ahead of a run says in which frame its points are."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
+
+from tidegs.data.scene import WorldTransform
 from tidegs.errors import StoreError
 from tidegs.store.block_store import BlockStore
 from tidegs.train.exposure import Exposures
@@ -15,6 +19,20 @@ def write_state(step: int, exposures: Exposures | None = None) -> bytes:
     """Steps done, and exposures where they are trained, for a snapshot."""
     kept = {} if exposures is None else {"exposures": exposures.dump()}
     return json.dumps({"version": STATE_VERSION, "step": step, **kept}).encode()
+
+
+def write_frame(transform: WorldTransform) -> bytes:
+    """For a store made ahead of a run: no step is done, and `transform` leads to the frame of its points."""
+    frame = [*map(float, transform.center), float(transform.scale)]
+    return json.dumps({"version": STATE_VERSION, "step": 0, "frame": frame}).encode()
+
+
+def frame_of(store: BlockStore) -> WorldTransform | None:
+    """The transform of `write_frame`; None where the store was not made ahead of a run, or was trained since."""
+    if steps_done(store) or not store.meta:
+        return None
+    frame = json.loads(store.meta).get("frame")
+    return WorldTransform(np.array(frame[:3]), frame[3]) if frame else None
 
 
 def steps_done(store: BlockStore) -> int:
