@@ -40,11 +40,10 @@ from tidegs.residency.schedule import Schedule, Step
 from tidegs.residency.state import farthest
 from tidegs.residency.tours import cache_tour
 from tidegs.residency.visibility import Bounds, view_planes, working_sets
-from tidegs.store.base import TABLE_DTYPE
+from tidegs.train.imagined import city_table, city_views
 from tidegs.train.order import window_for
 
-WIDTH, HEIGHT, BLOCKS = 5900.0, 7900.0, 272_000  # metres
-STEP, ALTITUDE = 67.0, 200.0
+WIDTH, HEIGHT = 5900.0, 7900.0  # metres
 SETTINGS = RenderSettings()
 NBYTES = RecordLayout(4096).record_nbytes
 HOST_NBYTES = 32 << 30
@@ -53,57 +52,6 @@ HIDEABLE = 0.1 * 25e9 / NBYTES  # blocks that PCIe 4 x16 moves while a GPU rende
 
 def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-# -- the city ---------------------------------------------------------------------------------------------------------
-
-
-def city_table(scale: float) -> np.ndarray:
-    """Square blocks with houses on them, in Morton order; `scale` shrinks both sides of the city."""
-    side = np.sqrt(WIDTH * HEIGHT / BLOCKS)
-    across, down = round(WIDTH * scale / side), round(HEIGHT * scale / side)
-    y, x = np.divmod(np.arange(across * down, dtype=np.uint64), np.uint64(across))
-    code = np.zeros(len(x), np.uint64)
-    for bit in range(16):
-        b = np.uint64(bit)
-        code |= ((x >> b & np.uint64(1)) << (b + b)) | ((y >> b & np.uint64(1)) << (b + b + np.uint64(1)))
-    order = np.argsort(code)
-    low = np.stack([x[order] * side, y[order] * side, np.zeros(len(x))], 1)
-    table = np.zeros(len(x), TABLE_DTYPE)
-    height = np.random.default_rng(0).uniform(0, 40, len(x))
-    table["lo"] = low
-    table["hi"] = low + np.stack([np.full(len(x), side), np.full(len(x), side), height], 1)
-    table["extent"], table["count"] = 0.1, 4096
-    return table
-
-
-def city_views(scale: float) -> list[View]:
-    """Row by row, to and fro; five views at each place."""
-    out = []
-    for row, y in enumerate(np.arange(STEP / 2, HEIGHT * scale, STEP)):
-        xs = np.arange(STEP / 2, WIDTH * scale, STEP)
-        for x in xs[:: -1 if row % 2 else 1]:
-            centre = np.array([x, y, ALTITUDE])
-            out.append(view(centre, np.array([0.0, 0, -1]), np.array([0.0, 1, 0]), 430.0))
-            for ahead in ((1.0, 0), (0, 1.0), (-1.0, 0), (0, -1.0)):
-                near, far = np.arctan2(60.0, ALTITUDE), np.arctan2(640.0, ALTITUDE)
-                pitch, half = (near + far) / 2, (far - near) / 2
-                d = np.array([*ahead, 0.0])
-                forward = np.sin(pitch) * d - np.array([0, 0, np.cos(pitch)])
-                out.append(view(centre, forward, d, 2 * ALTITUDE * np.tan(half)))
-    return out
-
-
-def view(centre: np.ndarray, forward: np.ndarray, up: np.ndarray, footprint: float) -> View:
-    """A square image; `footprint`: metres across at a distance of ALTITUDE along the axis."""
-    right = np.cross(forward, up)
-    right /= np.linalg.norm(right)
-    viewmat = np.eye(4)
-    viewmat[:3, :3] = np.stack([right, np.cross(forward, right), forward])
-    viewmat[:3, 3] = -viewmat[:3, :3] @ centre
-    focal = 1000 * ALTITUDE / footprint
-    K = np.array([[focal, 0, 500], [0, focal, 500], [0, 0, 1]])
-    return View(viewmat.astype(np.float32), K.astype(np.float32), 1000, 1000)
 
 
 # -- policies ---------------------------------------------------------------------------------------------------------
@@ -269,7 +217,8 @@ def main() -> None:
     parser.add_argument("--shuffled-visits", type=int, default=4000)
     parser.add_argument("--arenas", type=int, nargs="+", default=[2048, 5000])
     args = parser.parse_args()
-    table, views = city_table(args.scale), city_views(args.scale)
+    ground = WIDTH * args.scale, HEIGHT * args.scale
+    table, views = city_table(*ground), city_views(*ground)
     bounds = Bounds(table)
     offsets, ids = working_sets(bounds, np.stack([view_planes(v, SETTINGS) for v in views]))
     sets = Sets(offsets, ids, len(table))

@@ -18,7 +18,8 @@ from tidegs.errors import ConfigError
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.machine import human
 from tidegs.store.block_store import BlockStore
-from tidegs.train.plan import LinkRates, Plan, plan_run
+from tidegs.train.imagined import city_table, city_views, ground_for
+from tidegs.train.plan import LinkRates, Plan, plan_run, plan_views
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import ingest_scene, open_scene
 from tidegs.train.summary import LINK_NAMES
@@ -30,6 +31,7 @@ HELP = (
 )
 EPILOG = """examples:
   tidegs plan garden
+  tidegs plan --synthetic 1e9 --device-memory 20GiB --host-memory 64GiB
   tidegs plan city --device-memory 20GiB --host-memory 64GiB --ssd-rate 5 --copy-rate 25"""
 OPTIONS = (
     "data_factor", "test_every", "device_memory", "host_memory", "block_capacity", "batch_size", "order", "seed",
@@ -38,7 +40,13 @@ OPTIONS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, help="a scene folder, or a result folder of tidegs train")
+    parser.add_argument("path", type=Path, nargs="?", help="a scene folder, or a result folder of tidegs train")
+    parser.add_argument(
+        "--synthetic",
+        type=float,
+        metavar="N",
+        help="plan an aerial survey of a city of N Gaussians, with its cameras, of which only the table is made",
+    )
     parser.add_argument("--ssd-rate", type=float, metavar="GB/S", help="rate of the SSD, reads and writes alike")
     parser.add_argument("--copy-rate", type=float, metavar="GB/S", help="rate of copies between host and device")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -64,7 +72,11 @@ def _rates(args: argparse.Namespace) -> LinkRates | None:
 
 
 def make_plan(args: argparse.Namespace) -> Plan:
-    """The plan for whatever lies at args.path."""
+    """The plan for whatever lies at args.path, or for a scene that does not exist."""
+    if (args.path is None) == (args.synthetic is None):
+        raise ConfigError("give a scene or result folder, or --synthetic N")
+    if args.synthetic is not None:
+        return _imagined(args.synthetic, config_from_args(args))
     result = ResultFolder(args.path)
     if result.run.exists():
         config = config_from_args(args, result.cfg)
@@ -73,6 +85,17 @@ def make_plan(args: argparse.Namespace) -> Plan:
     config = config_from_args(args)
     scene = open_scene(args.path, config, args.quiet)
     return plan_run(scene, config, *_ingested(scene, config))
+
+
+def _imagined(gaussians: float, config: TrainConfig) -> Plan:
+    if not 1 <= gaussians <= 1e12:
+        raise ConfigError(f"--synthetic {gaussians:g} is not between 1 and 1e12 Gaussians")
+    ground = ground_for(int(gaussians))
+    views = city_views(*ground)
+    table = city_table(*ground, config.block_capacity)
+    return plan_views(
+        views, tuple(range(len(views))), config, table, RecordLayout(config.block_capacity, config.sh_degree)
+    )
 
 
 def _ingested(scene: Scene, config: TrainConfig) -> tuple[np.ndarray, RecordLayout]:

@@ -12,15 +12,16 @@ import numpy as np
 
 from tidegs.config import TrainConfig
 from tidegs.data.scene import Scene
+from tidegs.device.base import View
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.machine import available_memory, human
 from tidegs.residency.counters import LINKS
 from tidegs.residency.forecast import Forecast, forecast
 from tidegs.residency.visibility import view_sets
 from tidegs.train.budgets import Budgets, choose_budgets
-from tidegs.train.order import choose_order
+from tidegs.train.order import CameraOrder, choose_order
 from tidegs.train.rates import render_settings
-from tidegs.train.session import view_of
+from tidegs.train.session import Session, view_of
 
 MOST_STEPS = 2000  # planned after a warm-up of as many; an epoch where it is shorter
 
@@ -107,12 +108,30 @@ class Plan:
 
 def plan_run(scene: Scene, config: TrainConfig, table: np.ndarray, record: RecordLayout) -> Plan:
     """Plans a run over the blocks of `table` (store.base.TABLE_DTYPE)."""
+    return plan_views([view_of(c) for c in scene.cameras], scene.train, config, table, record)
+
+
+def plan_views(
+    views: list[View], train: tuple[int, ...], config: TrainConfig, table: np.ndarray, record: RecordLayout
+) -> Plan:
+    """The same for a scene of which only views and table are there; `train`: the views that are trained on."""
     budgets = choose_budgets(config, record, len(table))
     settings = render_settings(config, 0)
-    views = [view_of(c) for c in scene.cameras]
-    offsets, _ = view_sets(table, [views[i] for i in scene.train], settings)
-    order = choose_order(config, scene.train, views, table, budgets, settings)
-    warm_up = min(MOST_STEPS, max(1, len(scene.train) // config.batch_size))
+    offsets, _ = view_sets(table, [views[i] for i in train], settings)
+    order = choose_order(config, train, views, table, budgets, settings)
+    warm_up = min(MOST_STEPS, max(1, len(train) // config.batch_size))
     steps = order.steps(0, 2 * warm_up)
     counted = forecast(table, views, steps, budgets.arena_slots, budgets.host_slots, settings, warm_up)
     return Plan(budgets, order.name, np.diff(offsets), counted, warm_up)
+
+
+def plan_session(session: Session, order: CameraOrder) -> Plan:
+    """What the first steps of a run that is about to start will move, from empty tiers: for stats/plan.json, which the
+    report sets beside what happened."""
+    config, budgets, table = session.config, session.budgets, session.store.table
+    settings = render_settings(config, 0)
+    steps = list(order.steps(0, min(MOST_STEPS // 2, max(1, config.max_steps))))
+    seen = sorted({c for step in steps for c in step.cameras})
+    offsets, _ = view_sets(table, [session.views[c] for c in seen], settings)
+    counted = forecast(table, session.views, steps, budgets.arena_slots, budgets.host_slots, settings)
+    return Plan(budgets, order.name, np.diff(offsets), counted, len(steps))

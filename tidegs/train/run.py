@@ -23,6 +23,7 @@ from tidegs.train.export import export_store, ply_nbytes
 from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
 from tidegs.train.made_ahead import check_made_ahead
+from tidegs.train.plan import plan_session
 from tidegs.train.profile import Profile
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
@@ -144,13 +145,15 @@ def _train(session: Session, request: RunRequest) -> RunOutcome:
             log.say(f"look at it at {viewer.address}")
         trainer = Trainer(session, log, at_step, between)
         write_json(result.stats / "ledger.json", header(session, trainer.order.name).as_json())
+        if trainer.step == 0:
+            write_json(result.stats / "plan.json", plan_session(session, trainer.order).as_json())
         outcome = trainer.run()
     finally:
         log.close()
         for one in (viewer, profile):
             if one:
                 one.close()
-    summary = build_summary(session, outcome, trainer.order.name, evaluations.get(outcome.step))
+    summary = build_summary(session, outcome, trainer, evaluations.get(outcome.step))
     write_json(result.stats / "summary.json", summary)
     return RunOutcome(outcome.finished, outcome.step, summary)
 

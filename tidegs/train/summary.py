@@ -10,12 +10,14 @@ from typing import Any
 from tidegs.eval.evaluate import Evaluation
 from tidegs.machine import human, peak_rss
 from tidegs.train.session import Session
-from tidegs.train.trainer import Outcome
+from tidegs.train.trainer import Outcome, Trainer
 
 LINK_NAMES = {"read": "SSD to host", "upload": "host to device", "download": "device to host", "write": "host to SSD"}
 
 
-def build_summary(session: Session, outcome: Outcome, order: str, evaluation: Evaluation | None) -> dict[str, Any]:
+def build_summary(
+    session: Session, outcome: Outcome, trainer: Trainer, evaluation: Evaluation | None
+) -> dict[str, Any]:
     """The summary of a run that ended."""
     counters, budgets = session.residency.counters.snapshot(), session.budgets
     slot = budgets.layout.slot_nbytes
@@ -42,7 +44,8 @@ def build_summary(session: Session, outcome: Outcome, order: str, evaluation: Ev
         "step": outcome.step,
         "finished": outcome.finished,
         "in_core": budgets.in_core,
-        "order": order,
+        "order": trainer.order.name,
+        "planning_seconds": round(trainer.planning_seconds, 3),  # to choose the order of the cameras
         "passes": counters["passes"],
         "memory_splits": getattr(session.device, "splits", 0),  # work done again in pieces: device memory ran out
         "stalls": counters["stalls"],

@@ -49,6 +49,7 @@ class Trainer:
         self._begun = time.monotonic()
         self._last_snapshot = self._begun
         self.order = session.order()
+        self.planning_seconds = time.monotonic() - self._begun
         self._exposures: Exposures | None = None
         if session.config.exposure:
             self._exposures = Exposures(len(session.views), session.config.exposure_lr, session.config.max_steps)
