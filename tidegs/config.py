@@ -39,7 +39,7 @@ class TrainConfig:
 
     device: Literal["cpu", "cuda"] = option("cpu", BUDGET, "where to render and optimise")
     device_memory: str = option("auto", BUDGET, "arena of resident blocks: 4GiB, 20%% (of the scene), or auto")
-    host_memory: str = option("auto", BUDGET, "cache of blocks in RAM behind the arena: 8GiB, 30%%, or auto")
+    host_memory: str = option("auto", BUDGET, "cache of blocks in RAM behind the arena: 8GiB, 30%%, 0 or auto")
     image_memory: str = option("1GiB", BUDGET, "decoded images kept ahead of the trainer")
     block_capacity: int = option(4096, BUDGET, "Gaussians a block: a multiple of 64 up to 8192", low=64, high=8192)
     max_pass_blocks: int = option(

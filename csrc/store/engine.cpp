@@ -89,6 +89,10 @@ class Engine {
     }
 
    private:
+    size_t moved_nbytes(const Request& r) const {
+        return kPage + (r.part == kHeader ? 0 : payload_nbytes(layout_, r));
+    }
+
     // Sorts the records by place, cuts them into runs of touching ones, and works on the runs; returns the failures.
     int64_t batch(Request* r, size_t n, const std::function<void(Request**, size_t)>& work) {
         std::vector<Request*> order(n);
@@ -99,10 +103,10 @@ class Engine {
         std::vector<size_t> starts;
         size_t bytes = 0;
         for (size_t i = 0; i < n; ++i) {
-            const size_t size = kPage + payload_nbytes(layout_, *order[i]);
-            const bool touches = i && order[i]->fd == order[i - 1]->fd &&
-                                 order[i]->offset == order[i - 1]->offset + static_cast<int64_t>(
-                                     kPage + payload_nbytes(layout_, *order[i - 1]));
+            const size_t size = moved_nbytes(*order[i]);
+            const bool touches =
+                i && order[i]->fd == order[i - 1]->fd &&
+                order[i]->offset == order[i - 1]->offset + static_cast<int64_t>(moved_nbytes(*order[i - 1]));
             if (!touches || bytes + size > kRunBytes || i - starts.back() == kRunRecords) {
                 starts.push_back(i);
                 bytes = 0;
@@ -119,7 +123,7 @@ class Engine {
     bool segments(Request** run, size_t n, bool reading, std::vector<struct iovec>& iov, std::vector<uint8_t*>& at,
                   size_t* total) {
         size_t need = 0;
-        const auto expands = [&](const Request& r) { return reading && r.kind == kSeedKind && !r.packed; };
+        const auto expands = [&](const Request& r) { return reading && r.kind == kSeedKind && r.part == kWhole; };
         for (size_t i = 0; i < n; ++i) need += kPage + (expands(*run[i]) ? seed_nbytes(layout_) : 0);
         uint8_t* p = thread_pages(need);
         if (!p) return false;
@@ -129,6 +133,8 @@ class Engine {
             at.push_back(p);
             append(iov, p, kPage);
             p += kPage;
+            *total += moved_nbytes(r);
+            if (r.part == kHeader) continue;
             if (r.kind == kSeedKind) {
                 append(iov, expands(r) ? p : r.slot, seed_nbytes(layout_));
                 if (expands(r)) p += seed_nbytes(layout_);
@@ -136,7 +142,6 @@ class Engine {
                 for (int k = 0; k < kPlanes; ++k)
                     if (r.planes >> k & 1) append(iov, r.slot + layout_.offset[k], layout_.nbytes[k]);
             }
-            *total += kPage + payload_nbytes(layout_, r);
         }
         return true;
     }
@@ -162,16 +167,16 @@ class Engine {
         if (status) return fail(run, n, status);
         for (size_t i = 0; i < n; ++i) {
             Request& r = *run[i];
-            const uint8_t* seeds = r.packed ? r.slot : pages[i] + kPage;
+            const uint8_t* seeds = r.part == kPacked ? r.slot : pages[i] + kPage;
             r.status = check_header(layout_, r, pages[i]);
-            if (r.status) continue;
+            if (r.status || r.part == kHeader) continue;
             if (payload_crc(r, seeds) != r.crc) {
                 r.status = kBadPayload;
                 continue;
             }
             if (r.kind != kSeedKind)
                 zero_missing(layout_, r);
-            else if (!r.packed)
+            else if (r.part == kWhole)
                 expand_seeds(layout_, r, seeds);
         }
     }
@@ -182,7 +187,7 @@ class Engine {
         size_t total;
         if (!segments(run, n, false, iov, pages, &total)) return fail(run, n, ENOMEM);
         for (size_t i = 0; i < n; ++i) {
-            run[i]->crc = payload_crc(*run[i], run[i]->slot);
+            if (run[i]->part != kHeader) run[i]->crc = payload_crc(*run[i], run[i]->slot);
             fill_header(layout_, *run[i], pages[i]);
         }
         const int32_t status = transfer_all(write_, run[0]->fd, iov, run[0]->offset, total);

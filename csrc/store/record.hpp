@@ -21,7 +21,8 @@ struct Layout {
     float pad;
 };
 
-// One record to read or write. `slot` is a slot in memory, or the packed payload of seeds (written, or read `packed`).
+// One record to read or write. `slot` is a slot in memory, or the packed payload of seeds (written, or read kPacked);
+// with kHeader, the payload is moved by somebody else: it is not looked at, and `crc` is what it is known to have.
 struct Request {
     uint8_t* slot;
     int64_t offset;  // of the record in its file
@@ -34,7 +35,13 @@ struct Request {
     uint16_t planes;
     uint8_t kind;
     uint8_t scratch;  // 1: the slot holds scratch planes too
-    uint32_t packed;  // 1: seeds are read as they are stored
+    uint32_t part;  // one of Part
+};
+
+enum Part : uint32_t {
+    kWhole = 0,
+    kPacked = 1,  // seeds are read as they are stored
+    kHeader = 2,  // only the header page is moved
 };
 
 enum Status : int32_t {

@@ -82,6 +82,18 @@ class RecordedStreams:
                 self._write(_thread(), clock, resource)
                 del self._uses[resource]  # the host's again: who has it next is for the host's own locks
 
+    def host_reads(self, resources: Iterable[Hashable]) -> None:
+        with self._lock:
+            clock = self._step(_thread())
+            for resource in resources:
+                self._read(_thread(), clock, resource)
+
+    def host_writes(self, resources: Iterable[Hashable]) -> None:
+        with self._lock:
+            clock = self._step(_thread())
+            for resource in resources:
+                self._write(_thread(), clock, resource)
+
     def _clock(self, agent: Hashable) -> Clock:
         return self._clocks.setdefault(agent, {agent: 0})
 

@@ -11,21 +11,11 @@ import pytest
 import tidegs.train.session
 from tests.cuda.harness import cuda_on_cpu
 from tests.training import contents, settings, train
-from tidegs.cli.main import main
 from tidegs.config import TrainConfig
 from tidegs.device.cuda.device import CudaDevice
 from tidegs.train.run import RunOutcome
 
 STEPS, WARM_UP = 50, 10
-
-
-@pytest.fixture(scope="module")
-def village(tmp_path_factory) -> Path:
-    """8 aerial views of 48x32, 1,600 points."""
-    out = tmp_path_factory.mktemp("scenes") / "village"
-    sizes = ["--aerial", "8", "--street", "0", "--size", "48", "32", "--points", "1600", "--points-from", "all"]
-    assert main(["synth", str(out), "--preset", "tiny", "--extent", "200", *sizes]) == 0
-    return out
 
 
 def train_on_cuda(monkeypatch, scene: Path, out: Path, config: TrainConfig) -> tuple[RunOutcome, CudaDevice]:

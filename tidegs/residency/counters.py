@@ -50,17 +50,18 @@ class Counters:
             self._busy_links += 1
             return now
 
-    def end(self, link: str, start: float, blocks: int, nbytes: int) -> None:
-        """The transfer that began at `start` ended."""
+    def end(self, links: tuple[str, ...], start: float, blocks: int, nbytes: int) -> None:
+        """The transfer that began at `start` ended; it went over all of `links`."""
         with self._lock:
             now = self.now()
             self._busy_links -= 1
             if self._busy_links == 0:
                 self._busy_seconds += now - self._busy_since
-            self.seconds[link] += now - start
-            self.bytes[link] += nbytes
-            self.blocks[link] += blocks
-        self.event(link, start, now)
+            for link in links:
+                self.seconds[link] += now - start
+                self.bytes[link] += nbytes
+                self.blocks[link] += blocks
+        self.event(links[0], start, now)
 
     def event(self, name: str, start: float, end: float) -> None:
         """Adds to the timeline, if one is kept."""

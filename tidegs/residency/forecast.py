@@ -49,11 +49,12 @@ def forecast(
     host_slots: int,
     settings: RenderSettings,
     warm_up: int = 0,
+    host_keeps: bool = True,
 ) -> Forecast:
     """Plans `steps` from empty tiers and counts; the first `warm_up` steps fill the tiers and are not counted. Every
     block of a step is taken to be changed by it. The bounds stay those of the table (store.base.TABLE_DTYPE)."""
     bounds = Bounds(table)
-    planner = Planner(len(table), arena_slots, host_slots)
+    planner = Planner(len(table), arena_slots, host_slots, host_keeps=host_keeps)
     passes = PassPlanner(bounds, views.__getitem__, settings, arena_slots)
     horizon = Horizon(planner, passes, passes, iter(steps), max(1024, 2 * len(views)), planner.chunk)
     total, first = Forecast(), Forecast()

@@ -29,6 +29,7 @@ from tidegs.residency.state import (
 )
 
 READ, UPLOAD, DOWNLOAD, WRITE = 0, 1, 2, 3  # store -> host, host -> arena, arena -> host, host -> store
+FETCH, STOW = 4, 5  # store -> arena, arena -> store, past the host tier: what `shorten` makes of two moves
 _DROP, _WRITE_THROUGH, _KEEP = 0, 1, 2  # what becomes of a victim of the arena
 
 # Columns of a list of moves, int32 [n, 6]. Moves of one kind and batch do not depend on one another; ARENA_SLOT is -1
@@ -259,3 +260,24 @@ def lend(s: State, ids: np.ndarray, hosts: np.ndarray, moves: np.ndarray) -> int
 def give_back(s: State, hosts: np.ndarray) -> None:
     for h in hosts:
         push_host(s, h)
+
+
+@numba.njit(nogil=True, cache=True)
+def shorten(moves: np.ndarray, can_fetch: np.ndarray, host_slots: int) -> np.ndarray:
+    """The moves without detours through the host tier: READ and UPLOAD of a block become FETCH where `can_fetch` [n]
+    allows, DOWNLOAD and WRITE become STOW. For tiers whose host slots keep no block: what came down is written, and no
+    other block has been in the slot meanwhile."""
+    first = np.full(host_slots, -1, np.int32)  # the move that last filled each host slot
+    kept = np.ones(len(moves), np.bool_)
+    out = moves.copy()
+    for i in range(len(moves)):
+        kind, host = moves[i, 0], moves[i, 4]
+        before = first[host]
+        if kind == READ or kind == DOWNLOAD:
+            first[host] = i
+        elif before >= 0 and moves[before, 2] == moves[i, 2]:
+            if kind == UPLOAD and moves[before, 0] == READ and can_fetch[i]:
+                out[i, 0], out[i, 4], kept[before] = FETCH, -1, False
+            elif kind == WRITE and moves[before, 0] == DOWNLOAD:
+                out[i, 0], out[i, 3], out[i, 4], kept[before] = STOW, moves[before, 3], -1, False
+    return out[kept]

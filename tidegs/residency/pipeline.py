@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 
@@ -25,7 +25,7 @@ from tidegs.residency.passes import Pass, PassPlan, PassPlanner
 from tidegs.residency.planner import Loan, Planner
 from tidegs.residency.schedule import Step
 from tidegs.residency.visibility import Bounds
-from tidegs.store.base import Store
+from tidegs.store.base import ArenaLink, Store
 
 _PREDICTION_INFLATE = 0.02  # share by which bounds are widened in predictions
 _CHUNK_NBYTES = 16 << 20  # bytes of a batch of moves, about
@@ -49,10 +49,16 @@ class Residency:
         host_slots: int,
         settings: RenderSettings,
         max_pass_blocks: int | None = None,
+        host_keeps: bool = True,
+        link: Callable[[], ArenaLink] | None = None,
     ) -> None:
         """Opens the device's arena. `layout`: of slots, with the scratch planes that training needs. `settings`: of
         them near_plane, far_plane and eps2d decide what a view needs. `max_pass_blocks`: cameras that need more are
-        split (default: the arena). Raises CapacityError."""
+        split (default: the arena). Where `host_keeps` is not set, blocks only
+        pass through the host slots; with `link` (called once the arena is open) not even that, where a record can go
+        straight. Raises CapacityError."""
+        if link and host_keeps:
+            raise ValueError("records that go straight to the arena leave nothing for a host cache to keep")
         if arena_slots < 1 or host_slots < 1:
             raise CapacityError(
                 f"the budgets give {arena_slots} arena slots and {host_slots} host slots of {layout.slot_nbytes} bytes "
@@ -64,10 +70,12 @@ class Residency:
         self._bounds = Bounds(store.table)
         self._capacity = min(arena_slots, max_pass_blocks or arena_slots)
         chunk = max(1, min(64, _CHUNK_NBYTES // layout.slot_nbytes))
-        self._planner = Planner(blocks, arena_slots, host_slots, chunk)
+        self._planner = Planner(blocks, arena_slots, host_slots, chunk, host_keeps)
         self._host = HostCache(host_slots, layout.slot_nbytes, device.host_region)
         device.open_arena(layout, arena_slots)
-        self._mover = Mover(store, device, layout, self._host, arena_slots, self.counters)
+        if link:
+            store.connect(link())
+        self._mover = Mover(store, device, layout, self._host, arena_slots, self.counters, direct=link is not None)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._horizon: Horizon | None = None

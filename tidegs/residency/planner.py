@@ -19,10 +19,13 @@ from tidegs.residency.state import ARENA
 class Planner:
     """The state of both tiers. Not thread-safe."""
 
-    def __init__(self, blocks: int, arena_slots: int, host_slots: int, chunk: int = 16) -> None:
-        """`chunk`: most blocks of a batch of moves; it is lowered where the host tier is small."""
+    def __init__(
+        self, blocks: int, arena_slots: int, host_slots: int, chunk: int = 16, host_keeps: bool = True
+    ) -> None:
+        """`chunk`: most blocks of a batch of moves; it is lowered where the host tier is small. Where `host_keeps` is
+        not set, blocks only pass through the host slots."""
         self.arena_slots, self.host_slots = arena_slots, host_slots
-        self.staging = max(1, min(4 * chunk, host_slots // 4))
+        self.staging = max(1, min(4 * chunk, host_slots // 4)) if host_keeps else host_slots
         self.chunk = max(1, min(chunk, self.staging // 2))
         self.index = empty_index(blocks)
         self.state = states.new_state(blocks, arena_slots, host_slots)

@@ -16,9 +16,9 @@ from tidegs.residency.counters import LINKS, Counters
 
 @dataclass
 class Task:
-    """One batch on one link."""
+    """One batch on one link, or straight over two."""
 
-    link: str
+    links: tuple[str, ...]
     run: Callable[[], int]  # returns the bytes moved
     after: list[Task]
     blocks: int
@@ -44,15 +44,15 @@ class Transfers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, link: str, run: Callable[[], int], after: Iterable[int], blocks: int) -> int:
-        """Queues `run` on a link, to start when the tasks numbered `after` have ended; returns its number (from 1)."""
+    def submit(self, links: tuple[str, ...], run: Callable[[], int], after: Iterable[int], blocks: int) -> int:
+        """Queues `run` on the first of the links, to start when the tasks numbered `after` have ended; returns its number (from 1)."""
         self.check()
         with self._lock:
             self._last += 1
             number = self._last
-            task = Task(link, run, [self._live[t] for t in after if t in self._live], blocks)
+            task = Task(links, run, [self._live[t] for t in after if t in self._live], blocks)
             self._live[number] = task
-        self._queues[link].put((number, task))
+        self._queues[links[0]].put((number, task))
         return number
 
     def pending(self, numbers: Iterable[int]) -> list[Task]:
@@ -97,7 +97,7 @@ class Transfers:
                 except BaseException as error:  # carried to the thread that waits
                     with self._lock:
                         self._error = self._error or error
-                self._counters.end(task.link, start, task.blocks, nbytes)
+                self._counters.end(task.links, start, task.blocks, nbytes)
             with self._lock:
                 del self._live[number]
             task.done.set()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +30,29 @@ TABLE_DTYPE = np.dtype(
 )
 
 
+Piece = tuple[int, int, int]  # arena slot, first byte in it, bytes: whole pages
+
+
+class ArenaLink(Protocol):
+    """The arena as the store sees it; slots are numbers. `filling` is used by one thread, `leaving` by another."""
+
+    def filling(self, slots: Sequence[int]) -> AbstractContextManager[None]:
+        """Inside, the caller's files may write the slots: earlier uses are over, later ones come after."""
+
+    def leaving(self, slots: Sequence[int]) -> AbstractContextManager[None]:
+        """Inside, the caller's files may read the slots, likewise."""
+
+    def window(self, piece: Piece) -> Any:
+        """The bytes, as kvikio takes them."""
+
+    def zero(self, pieces: Sequence[Piece]) -> None:
+        """Fills them with zeros; inside `filling` alone, after what files have written."""
+
+    def fold(self, pieces: Sequence[Piece], leaving: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Of each piece the remainder (tidegs.crc), uint32 [n], and whether any byte is not zero, bool [n]. `leaving`:
+        inside which of the two it is called."""
+
+
 class Store(Protocol):
     """A block store. Thread-safe for calls on different blocks; `commit` runs alone.
 
@@ -48,6 +73,18 @@ class Store(Protocol):
     def write(self, blocks: list[int], slots: list[np.ndarray], scratch: bool = False) -> None:
         """Writes records to free extents, leaving out planes that are all zero; with `scratch`, the scratch planes
         too (such a record never becomes part of a snapshot)."""
+
+    def connect(self, link: ArenaLink) -> None:
+        """Makes `fetch` and `stow` possible: transfers between the files and arena slots, past host memory."""
+
+    def can_fetch(self, blocks: Sequence[int] | np.ndarray) -> np.ndarray:
+        """bool [n]: the record needs nothing of the host to become a slot. Once true, it stays so."""
+
+    def fetch(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+        """`read` into arena slots, by their numbers; of blocks that `can_fetch`."""
+
+    def stow(self, blocks: Sequence[int], slots: Sequence[int], scratch: bool = False) -> None:
+        """`write` of arena slots, by their numbers."""
 
     def commit(self, meta: bytes) -> int:
         """Makes all that was written, and the table, the newest snapshot, with `meta` (the trainer's state) in it;

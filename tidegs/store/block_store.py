@@ -17,11 +17,11 @@ import numpy as np
 from tidegs.errors import CorruptError, StoreError
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.store import format as fmt
-from tidegs.store.base import TABLE_DTYPE
+from tidegs.store.base import TABLE_DTYPE, ArenaLink
 from tidegs.store.files import Files
 from tidegs.store.guard import Guard
 from tidegs.store.memory import address, aligned_empty
-from tidegs.store.native import REQUEST_DTYPE
+from tidegs.store.native import PACKED, REQUEST_DTYPE
 from tidegs.store.records import Counters, Records
 from tidegs.store.root import RootFile, TableFiles
 from tidegs.store.seeds import INIT_OPACITY_LOGIT
@@ -141,6 +141,31 @@ class BlockStore:
         self.records.scan(requests)
         self._write(requests)
 
+    def connect(self, link: ArenaLink) -> None:
+        """Makes `fetch` and `stow` possible, between the files and the slots of an arena; see store.direct."""
+        self.records.connect(link)
+
+    def can_fetch(self, blocks: Blocks) -> np.ndarray:
+        """bool [n]: the record needs nothing of the host to become a slot. Once true, it stays so."""
+        return self.table["kind"][blocks] != fmt.SEEDS
+
+    def fetch(self, blocks: Blocks, slots: Sequence[int]) -> None:
+        """`read` into arena slots; of blocks that `can_fetch`. CorruptError names file and block."""
+        self._guard.check()
+        requests = self._requests_of(blocks, slots)
+        requests["scratch"] = self.table["flags"][requests["block"]] & fmt.FLAG_MID_STEP
+        stored = requests["kind"] != fmt.NOTHING
+        self.records.direct_engine.clear(requests[~stored])
+        self.records.read(requests[stored], direct=True)
+
+    def stow(self, blocks: Blocks, slots: Sequence[int], scratch: bool = False) -> None:
+        """`write` of arena slots."""
+        self._guard.check(writing=True)
+        requests = self._requests_of(blocks, slots)
+        requests["scratch"] = scratch
+        self.records.scan(requests, direct=True)
+        self._write(requests, direct=True)
+
     def write_seeds(self, blocks: Blocks, seeds: Sequence[np.ndarray]) -> None:
         """Writes blocks as seed points: packed uint8 [seed_nbytes], 4 KiB aligned; see store.seeds."""
         self._guard.check(writing=True)
@@ -154,30 +179,34 @@ class BlockStore:
         requests = self._requests(blocks, seeds)
         if np.any(requests["kind"] != fmt.SEEDS):
             raise ValueError("a block is not stored as seeds")
-        requests["packed"] = 1
+        requests["part"] = PACKED
         self.records.read(requests)
 
     def _requests(self, blocks: Blocks, slots: Sequence[np.ndarray]) -> np.ndarray:
+        requests = self._requests_of(blocks, [address(s) for s in slots])
+        if np.any(requests["slot"] % fmt.ALIGN):
+            raise ValueError("a slot does not start on a 4 KiB boundary")
+        return requests
+
+    def _requests_of(self, blocks: Blocks, slots: Sequence[int]) -> np.ndarray:
         ids = np.asarray(blocks, np.int64)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._count):
             raise ValueError(f"blocks {ids.min()} to {ids.max()} asked of a store of {self._count}")
         requests = np.zeros(len(ids), REQUEST_DTYPE)
-        requests["slot"] = [address(s) for s in slots]
-        if np.any(requests["slot"] % fmt.ALIGN):
-            raise ValueError("a slot does not start on a 4 KiB boundary")
+        requests["slot"] = slots
         requests["block"] = ids
         rows = self.table[ids]
         for name in (*_PLACE, "count"):
             requests[name] = rows[name]
         return requests
 
-    def _write(self, requests: np.ndarray) -> None:
+    def _write(self, requests: np.ndarray, direct: bool = False) -> None:
         """Writes requests whose planes and kind are set, then switches the table to them."""
         requests["generation"] += 1
         some = requests["kind"] != fmt.NOTHING
-        requests["offset"], requests["crc"] = 0, 0
+        requests["offset"][~some], requests["crc"][~some] = 0, 0
         stored = requests[some]
-        self.records.write(stored)
+        self.records.write(stored, direct)
         requests[some] = stored
         ids = requests["block"].astype(np.int64)
         with self._mutex:

@@ -41,6 +41,13 @@ class Files:
                 raise
             return self.open(path, flags), False
 
+    def open_for_device(self, path: Path) -> Any:
+        """Opens a file for transfers from and to device memory: a kvikio.CuFile (`pread`, `pwrite`, `close`). Where the
+        file may only be read, it is opened for that."""
+        import kvikio
+
+        return kvikio.CuFile(path, "r+" if os.access(path, os.W_OK) else "r")
+
     def close(self, fd: int) -> None:
         """Closes a descriptor. What matters was synced before, so that its errors say nothing."""
         with suppress(OSError):

@@ -19,7 +19,7 @@ from tidegs.gaussians.layout import RECORD_PLANES, SCRATCH_PLANES, RecordLayout
 
 REQUEST_DTYPE = np.dtype(
     [
-        ("slot", np.uint64),  # address of the slot, or of packed seeds
+        ("slot", np.uint64),  # address of the slot, or of packed seeds; number of an arena slot (direct.py)
         ("offset", np.int64),
         ("fd", np.int32),
         ("status", np.int32),  # 0, an errno, or a key of STATUS
@@ -30,9 +30,11 @@ REQUEST_DTYPE = np.dtype(
         ("planes", np.uint16),
         ("kind", np.uint8),
         ("scratch", np.uint8),
-        ("packed", np.uint32),  # 1: seeds are read as they are stored
+        ("part", np.uint32),  # WHOLE, PACKED or HEADER
     ]
 )
+WHOLE, PACKED, HEADER = 0, 1, 2  # PACKED: seeds as they are stored; HEADER: not the payload, whose crc is known
+END_OF_FILE, BAD_PAYLOAD = -1, -5  # the two of STATUS that are found outside the engine, too
 LAYOUT_DTYPE = np.dtype(
     [
         ("offset", np.int64, 9),
@@ -44,11 +46,11 @@ LAYOUT_DTYPE = np.dtype(
     ]
 )
 STATUS = {
-    -1: "the file ends inside it",
+    END_OF_FILE: "the file ends inside it",
     -2: "no record begins there",
     -3: "its header fails its checksum",
     -4: "another record lies there (block, generation, planes or checksum differ)",
-    -5: "its bytes fail their checksum",
+    BAD_PAYLOAD: "its bytes fail their checksum",
 }
 
 # ssize_t (*)(int fd, const struct iovec*, int count, off_t)

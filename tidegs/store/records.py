@@ -16,6 +16,8 @@ import numpy as np
 from tidegs.errors import CorruptError, StoreError
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.store import format as fmt
+from tidegs.store.base import ArenaLink
+from tidegs.store.direct import DirectEngine
 from tidegs.store.extents import Extents
 from tidegs.store.files import Files
 from tidegs.store.guard import Guard
@@ -63,14 +65,26 @@ class Records:
         self._fds = np.full(len(fmt.KINDS), -1, np.int32)
         self._unsynced: set[int] = set()  # kinds with writes that no fsync followed
         self._engine = Engine(layout, seed_opacity, SH0_OF_COLOR, io_threads, files.read_call, files.write_call)
+        self._direct: DirectEngine | None = None
 
     def path(self, kind: int) -> Path:
         """The file of a size class."""
         return self._folder / fmt.RECORD_FILES[kind]
 
-    def scan(self, requests: np.ndarray) -> None:
+    def connect(self, link: ArenaLink) -> None:
+        """From now on requests may be of arena slots."""
+        self._direct = DirectEngine(self._engine, self._layout, self._files, self.path, link)
+
+    @property
+    def direct_engine(self) -> DirectEngine:
+        """Moves requests of arena slots."""
+        if self._direct is None:
+            raise ValueError("the store is not connected to an arena")
+        return self._direct
+
+    def scan(self, requests: np.ndarray, direct: bool = False) -> None:
         """Sets planes and kind of requests from what their slots hold."""
-        self._engine.scan(requests)
+        (self.direct_engine if direct else self._engine).scan(requests)
         planes = requests["planes"]
         need = fmt.planes_nbytes(self._layout, planes) + fmt.ALIGN
         kinds = np.full(len(planes), fmt.SCRATCH, np.uint8)
@@ -80,22 +94,22 @@ class Records:
         kinds[planes == 0] = fmt.NOTHING
         requests["kind"] = kinds
 
-    def read(self, requests: np.ndarray) -> None:
+    def read(self, requests: np.ndarray, direct: bool = False) -> None:
         """Reads stored records from their offsets into their slots; errors name file and block."""
         requests["fd"] = self._fds[requests["kind"]]
-        if self._engine.read(requests):
-            self._raise(requests, "reading")
+        if (self.direct_engine if direct else self._engine).read(requests):
+            self._raise(requests, "reading", direct)
         self.counters.records_read += self._stored_nbytes(requests)
         if not self.direct:
             for fd in np.unique(requests["fd"]):
                 self._files.drop_cache(int(fd))
 
-    def write(self, requests: np.ndarray) -> None:
+    def write(self, requests: np.ndarray, direct: bool = False) -> None:
         """Writes records to free extents; sets their offset and crc. Takes back the extents where one write fails."""
         self._place(requests)
-        if self._engine.write(requests):
+        if (self.direct_engine if direct else self._engine).write(requests):
             self._give_back(requests["kind"], requests["offset"])
-            self._raise(requests, "writing")
+            self._raise(requests, "writing", direct)
         nbytes = self._stored_nbytes(requests)
         self.counters.records_written += nbytes
         self.counters.planes_written += nbytes - fmt.ALIGN * len(requests)
@@ -150,6 +164,8 @@ class Records:
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
+        if self._direct:
+            self._direct.close()
         self._engine.close()
         for fd in self._fds[self._fds >= 0].tolist():
             self._files.close(fd)
@@ -238,11 +254,13 @@ class Records:
         nbytes[requests["kind"] == fmt.SEEDS] = fmt.seed_nbytes(self._layout)
         return int(nbytes.sum()) + fmt.ALIGN * len(requests)
 
-    def _raise(self, requests: np.ndarray, doing: str) -> None:
+    def _raise(self, requests: np.ndarray, doing: str, direct: bool) -> None:
         bad = requests[requests["status"] != 0][0]
         path, status = self.path(int(bad["kind"])), int(bad["status"])
         if status > 0:
-            raise StoreError(f"{path}: {doing} block {bad['block']} failed: {os.strerror(status)}")
+            said = self._direct.said if direct and self._direct else ""
+            why = f"{os.strerror(status)} (kvikio: {said})" if said else os.strerror(status)
+            raise StoreError(f"{path}: {doing} block {bad['block']} failed: {why}")
         raise CorruptError(
             f"{path}: block {bad['block']} at byte {bad['offset']} is damaged: {STATUS[status]}; "
             "restore the store from a copy"

@@ -27,6 +27,7 @@ class Budgets:
     arena_slots: int
     host_slots: int
     reason: str
+    host_keeps: bool = True  # else there is no host cache (host_memory 0), and its slots only pass blocks through
 
     @property
     def in_core(self) -> bool:
@@ -49,10 +50,11 @@ class Budgets:
     def sentence(self) -> str:
         """What was chosen, for the user."""
         where = "in core" if self.in_core else "out of core"
+        host = "host cache" if self.host_keeps else "no host cache but for passing through"
         return (
             f"training {where}: {self.blocks} blocks of {self.layout.capacity} ({human(self.scene_bytes)}), "
             f"arena {self.arena_slots} blocks ({human(self.arena_bytes)}), "
-            f"host cache {self.host_slots} blocks ({human(self.host_bytes)}); {self.reason}"
+            f"{host} {self.host_slots} blocks ({human(self.host_bytes)}); {self.reason}"
         )
 
 
@@ -87,13 +89,16 @@ def choose_budgets(
         reason = "as asked"
         arena = _slots(config.device_memory, blocks, layout, "device_memory")
     arena = min(arena, blocks)
-    if config.host_memory != "auto":
+    keeps = config.host_memory == "auto" or parse_memory(config.host_memory, 1 << 40, "host_memory") > 0
+    if not keeps:
+        host = STAGING_SLOTS
+    elif config.host_memory != "auto":
         host = _slots(config.host_memory, blocks, layout, "host_memory")
     elif arena >= blocks:
         host = STAGING_SLOTS
     else:
         host = min(blocks, int(free * HOST_SHARE) // layout.slot_nbytes)
-    return Budgets(layout, blocks, arena, max(host, 1), reason)
+    return Budgets(layout, blocks, arena, max(host, 1), reason, keeps)
 
 
 def _slots(text: str, blocks: int, layout: RecordLayout, name: str) -> int:

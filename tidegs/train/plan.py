@@ -54,7 +54,8 @@ class Plan:
         """Where the scene lives: "in core", "RAM" (arena and host cache hold it) or "SSD"."""
         if self.budgets.in_core:
             return "in core"
-        return "RAM" if self.budgets.arena_slots + self.budgets.host_slots >= self.budgets.blocks else "SSD"
+        host = self.budgets.host_slots if self.budgets.host_keeps else 0
+        return "RAM" if self.budgets.arena_slots + host >= self.budgets.blocks else "SSD"
 
     def bytes_a_step(self) -> dict[str, float]:
         """Over each link, after the tiers have filled."""
@@ -121,7 +122,8 @@ def plan_views(
     order = choose_order(config, train, views, table, budgets, settings)
     warm_up = min(MOST_STEPS, max(1, len(train) // config.batch_size))
     steps = order.steps(0, 2 * warm_up)
-    counted = forecast(table, views, steps, budgets.arena_slots, budgets.host_slots, settings, warm_up)
+    slots = (budgets.arena_slots, budgets.host_slots)
+    counted = forecast(table, views, steps, *slots, settings, warm_up, budgets.host_keeps)
     return Plan(budgets, order.name, np.diff(offsets), counted, warm_up)
 
 

@@ -141,6 +141,8 @@ def _train(session: Session, request: RunRequest) -> RunOutcome:
     between = [one.between_steps for one in (viewer, profile) if one]
     try:
         log.say(session.budgets.sentence())
+        if session.route:
+            log.say(session.route)
         if viewer:
             log.say(f"look at it at {viewer.address}")
         trainer = Trainer(session, log, at_step, between)

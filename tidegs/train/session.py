@@ -25,6 +25,7 @@ from tidegs.gaussians.open import Finite, GaussianFile
 from tidegs.gaussians.packing import field
 from tidegs.report.ledger import ProcessMemory
 from tidegs.residency.pipeline import Residency
+from tidegs.store.base import ArenaLink
 from tidegs.store.block_store import BlockStore
 from tidegs.store.ingest import IngestOptions, ingest_gaussians, ingest_points
 from tidegs.train import ledger
@@ -100,6 +101,21 @@ def device_slots(config: TrainConfig, blocks: int, views: list[View]) -> Callabl
     return lambda layout: auto_arena_slots(layout, blocks, width, height)
 
 
+def direct_link(device: Device) -> tuple[Callable[[], ArenaLink] | None, str]:
+    """How blocks travel where there is no host cache: what gives the arena to the store, or None for the way through
+    host memory; and the choice in words, with its reason."""
+    if device.name == "cpu":
+        return None, "the CPU device's arena is host memory: blocks pass through a few host slots on their way to the SSD"
+    from tidegs.device.cuda import gds
+    from tidegs.device.cuda.device import CudaDevice
+
+    found = gds.look()
+    if not found.usable or not isinstance(device, CudaDevice):
+        return None, f"blocks pass through a few host slots between SSD and GPU, as {found.says}"
+    gds.prepare()
+    return device.direct_slots, f"blocks go straight between SSD and GPU: {found.says}"
+
+
 def view_of(camera: Camera) -> View:
     """A camera as a device sees it."""
     return View(camera.viewmat.astype(np.float32), camera.K.astype(np.float32), camera.width, camera.height)
@@ -108,7 +124,8 @@ def view_of(camera: Camera) -> View:
 class Session:
     """Everything open that a run needs. Use it as a context manager.
 
-    Views are numbered as scene.cameras, unless `views` gives others (a camera path).
+    Views are numbered as scene.cameras, unless `views` gives others (a camera path). `route` says how blocks travel
+    where there is no host cache; it is empty where there is one.
     """
 
     def __init__(
@@ -133,6 +150,8 @@ class Session:
             stack.callback(self.store.close)
             self.device = open_device(config)
             stack.callback(self.device.close)
+            keeps = self.budgets.host_keeps
+            link, self.route = (None, "") if keeps else direct_link(self.device)
             self.residency = Residency(
                 self.store,
                 self.device,
@@ -141,6 +160,8 @@ class Session:
                 self.budgets.host_slots,
                 render_settings(config, 0),
                 max_pass_blocks=config.max_pass_blocks or None,
+                host_keeps=keeps,
+                link=link,
             )
             stack.callback(self.residency.close)
             self.image_budget = parse_memory(config.image_memory, total=1 << 30, name="image_memory")

@@ -46,6 +46,7 @@ def build_summary(
         "in_core": budgets.in_core,
         "order": trainer.order.name,
         "planning_seconds": round(trainer.planning_seconds, 3),  # to choose the order of the cameras
+        "route": session.route or "through the host cache",
         "passes": counters["passes"],
         "memory_splits": getattr(session.device, "splits", 0),  # work done again in pieces: device memory ran out
         "stalls": counters["stalls"],

@@ -31,6 +31,12 @@ class SlotOrder:
         for event in {id(used[1]): used[1] for used in last if used is not None and used[0] != stream}.values():
             self._streams.wait(stream, event)
 
+    def begin_on_host(self, slots: Sequence[int]) -> None:
+        """The same for the host thread, whose files know of no streams."""
+        last = (self._last[s] for s in slots)
+        for event in {id(used[1]): used[1] for used in last if used is not None}.values():
+            self._streams.finish(event)
+
     def end(self, stream: Name, slots: Sequence[int]) -> Event:
         """Notes that what was issued on the stream so far uses the slots; returns the event after it."""
         event = self._streams.record(stream)

@@ -17,6 +17,7 @@ from tidegs.device.base import AdamSettings, BlockUpdates, Frame, LossValue, Pas
 from tidegs.device.cuda import memory, ssim, twins
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.copies import CopyEngine, SlotOrder, slot_names
+from tidegs.device.cuda.direct import DirectSlots
 from tidegs.device.cuda.frame import CudaFrame, PendingLoss
 from tidegs.device.cuda.memory import OutOfMemory
 from tidegs.device.cuda.picture import Picture
@@ -69,6 +70,10 @@ class CudaDevice:
     def download(self, slots: list[int], host: list[np.ndarray]) -> None:
         """Copies arena slots into host slots; returns when they may be used."""
         self.copies.download(slots, host)
+
+    def direct_slots(self) -> DirectSlots:
+        """The arena as files see it that read and write device memory themselves."""
+        return DirectSlots(self.arena, self.streams, self.copies.order)
 
     @property
     def splits(self) -> int:

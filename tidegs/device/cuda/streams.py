@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-Name = Literal["compute", "upload", "download", "image"]
-COPIES: tuple[Name, ...] = ("upload", "download", "image")
+Name = Literal["compute", "upload", "download", "image", "fetch", "stow"]
+COPIES: tuple[Name, ...] = ("upload", "download", "image", "fetch", "stow")
 
 Event = Any  # what `record` gave: a torch.cuda.Event, or a checker's
 
@@ -42,6 +42,13 @@ class Streams(Protocol):
     def host_touches(self, resources: Iterable[Hashable]) -> None:
         """States that the host thread reads or overwrites these now."""
 
+    def host_reads(self, resources: Iterable[Hashable]) -> None:
+        """States that files read these (device memory) now, until the host thread goes on. Unlike after `host_touches`,
+        whoever writes them next must know of it through an event."""
+
+    def host_writes(self, resources: Iterable[Hashable]) -> None:
+        """The same of files that write these now."""
+
 
 class CudaStreams:
     """Streams of a CUDA device. Copies have streams of their own, so that they run beside the kernels."""
@@ -55,7 +62,7 @@ class CudaStreams:
         return torch.cuda.stream(self._streams[stream])
 
     def record(self, stream: Name) -> Event:
-        event = torch.cuda.Event(blocking=stream in ("upload", "download"))  # copy threads sleep rather than spin
+        event = torch.cuda.Event(blocking=stream not in ("compute", "image"))  # copy threads sleep rather than spin
         event.record(self._streams[stream])
         return event
 
@@ -72,4 +79,10 @@ class CudaStreams:
         """Nothing: CUDA needs no statement."""
 
     def host_touches(self, resources: Iterable[Hashable]) -> None:
+        """Nothing: CUDA needs no statement."""
+
+    def host_reads(self, resources: Iterable[Hashable]) -> None:
+        """Nothing: CUDA needs no statement."""
+
+    def host_writes(self, resources: Iterable[Hashable]) -> None:
         """Nothing: CUDA needs no statement."""
