@@ -88,29 +88,33 @@ def _timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def links() -> dict[str, Any]:
-    """Rates of the links in GB/s, and what GPUDirect Storage says."""
-    from tidegs.device.cuda import open_cuda
+def links(out: Path) -> dict[str, Any]:
+    """Rates of the links in GB/s, and what kvikio says of GPUDirect Storage."""
+    from tidegs.device.cuda import gds, open_cuda
 
     device = open_cuda()
     try:
-        rates = {k: round(v / 1e9, 2) for k, v in measure_links(device).items()}
+        rates: dict[str, Any] = {k: round(v / 1e9, 2) for k, v in measure_links(device).items()}
     finally:
         device.close()
-    return {**rates, "gds": _gds()}
+    found = gds.look()
+    return {**rates, "gds": found.says, **(_ssd_rates(out) if found.usable else {})}
 
 
-def _gds() -> str:
-    try:
-        import kvikio
+def _ssd_rates(out: Path) -> dict[str, float]:
+    """Between a file and device memory, by kvikio."""
+    import torch
 
-        return "available" if kvikio.DriverProperties().is_gds_available else "compat mode"
-    except Exception as error:  # whatever a foreign library makes of a missing driver
-        return f"no: {error}"
+    from tidegs.device.cuda import gds
+    from tidegs.report.probe import FILE_NBYTES, device_rates
+
+    gds.prepare()
+    rates = device_rates(out, torch.zeros(FILE_NBYTES, dtype=torch.uint8, device="cuda"))
+    return {"ssd_to_device": round(rates.read / 1e9, 2), "device_to_ssd": round(rates.write / 1e9, 2)}
 
 
 def training(out: Path, steps: int) -> dict[str, Any]:
-    """A generated city under the cap: in core, out of core by the GPU, and out of core by the CPU device, briefly."""
+    """A generated city under the cap: in core, out of core, and briefly without a host cache."""
     import torch
 
     total = torch.cuda.get_device_properties(0).total_memory
@@ -123,6 +127,7 @@ def training(out: Path, steps: int) -> dict[str, Any]:
     return {
         "in_core": _train(scene, out / "in-core", steps, []),
         "out_of_core": _train(scene, out / "out-of-core", steps, memory),
+        "no_host_cache": _train(scene, out / "no-host-cache", max(1, steps // 4), [*memory[:2], "--host-memory", "0"]),
         "peak_device_bytes": torch.cuda.max_memory_reserved(),
         "cap_bytes": CAP_NBYTES,
     }
@@ -143,6 +148,7 @@ def _train(scene: Path, out: Path, steps: int, extra: list[str]) -> dict[str, An
         "in_core",
         "stalls",
         "memory_splits",
+        "route",
     )
     made = {k: summary.get(k) for k in keys}
     made["steps_a_second"] = round(steps / summary["seconds"], 2)
@@ -173,7 +179,7 @@ def main() -> int:
     checks: list[tuple[str, Callable[[], dict[str, Any]]]] = [
         ("facts", facts),
         ("kernels", kernels),
-        ("links", links),
+        ("links", lambda: links(args.out)),
         ("tests", lambda: tests(max(30.0, left() / 2))),
         ("training", lambda: training(args.out, args.steps)),
     ]

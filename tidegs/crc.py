@@ -1,8 +1,9 @@
 """Arithmetic of CRC32C (Castagnoli, RFC 3720), for checksums that are computed in pieces where the bytes lie.
 
-A message is a polynomial over GF(2), and its CRC, but for constants, the remainder of that polynomial times x^32 by the
-generator; so remainders of pieces, each times a power of x, add up (by XOR) to that of the whole. Numbers are bit-reflected, as
-usual: the highest bit is the coefficient of x^0. Invariant: nothing here depends on how a message was cut.
+A message is a polynomial over GF(2), and its CRC, but for constants, the remainder of that polynomial times x^32 by
+the generator; so remainders of pieces, each times a power of x, add up (by XOR) to that of the whole. Numbers are
+bit-reflected, as usual: the highest bit is the coefficient of x^0. Invariant: nothing here depends on how a message
+was cut.
 """
 
 from __future__ import annotations

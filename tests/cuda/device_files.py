@@ -1,4 +1,4 @@
-"""Stands in for kvikio.CuFile where there is no GPU: transfers between files and CPU tensors, with faults on request."""
+"""Stands in for kvikio.CuFile where there is no GPU: moves bytes between files and CPU tensors, with faults at will.
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class DeviceFiles(Files):
 
 
 class OneFault:
-    """The k-th call of a kind meets a fault: "short" (half the bytes, whole pages), "end" (none), "words" (as kvikio says
-    it) or "EIO"; `sticky`: so do all calls after it."""
+    """The k-th call of a kind meets a fault: "short" (half the bytes, whole pages), "end" (none), "words" (as kvikio
+    says it) or "EIO"; `sticky`: so do all calls after it."""
 
     def __init__(self, call: str, k: int, kind: str, sticky: bool = False) -> None:
         self.call, self.k, self.kind, self.sticky = call, k, kind, sticky

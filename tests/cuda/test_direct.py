@@ -1,5 +1,5 @@
-"""Records straight between files and the arena (kvikio's way, with a stand-in for it): the same bytes, nothing unverified,
-faults that end in one sentence, and an order that the checker can see."""
+"""Records straight between files and the arena (kvikio's way, with a stand-in for it): the same bytes, nothing
+unverified, faults that end in one sentence, and an order that the checker can see."""
 
 from __future__ import annotations
 
@@ -309,8 +309,8 @@ def test_all_uses_by_files_are_ordered(tmp_path):
 
 
 class Forgetful(RecordedStreams):
-    """Forgets to make `who` wait for events of `source`: a stream, or ("host") the thread that is about to let a file work
-    on slots. What the thread waits for at the end of its own folds it still does."""
+    """Forgets to make `who` wait for events of `source`: a stream, or ("host") the thread that is about to let a file
+    work on slots. What the thread waits for at the end of its own folds it still does."""
 
     def __init__(self, who: str, source: str) -> None:
         super().__init__()
@@ -337,7 +337,10 @@ class Forgetful(RecordedStreams):
     ],
 )
 def test_a_forgotten_wait_of_files_is_noticed(tmp_path, who, source):
-    with rig(tmp_path / "s", streams=Forgetful(who, source)) as r, pytest.raises(OrderingError, match="without waiting"):
+    with (
+        rig(tmp_path / "s", streams=Forgetful(who, source)) as r,
+        pytest.raises(OrderingError, match="without waiting"),
+    ):
         ride(r)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.cuda.device_files import DeviceFiles
 from tests.cuda.harness import cuda_on_cpu
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -26,6 +28,30 @@ def gpu_check():
 
 def test_the_shell_script_parses():
     subprocess.run(["bash", "-n", str(SCRIPTS / "gpu_check.sh")], check=True)
+
+
+def test_a_machine_without_a_driver_is_told_so_in_one_line(tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "date", "mkdir", "dirname"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    environment = {"PATH": str(tools), "OUT": str(tmp_path / "out")}
+    done = subprocess.run(["bash", str(SCRIPTS / "gpu_check.sh")], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    said = json.loads(done.stdout)
+    assert said["ok"] is False
+    assert said["error"] == "no nvidia-smi: this machine has no NVIDIA driver"
+
+
+def test_ssd_rates_come_from_kvikio(gpu_check, tmp_path, monkeypatch):
+    files, empty = DeviceFiles(), torch.zeros(2 << 20, dtype=torch.uint8)
+    monkeypatch.setattr("tidegs.store.files.Files.open_for_device", lambda self, path: files.open_for_device(path))
+    monkeypatch.setattr("tidegs.device.cuda.gds.prepare", lambda: None)
+    monkeypatch.setattr(torch, "zeros", lambda *args, **kwargs: empty)
+    rates = gpu_check._ssd_rates(tmp_path)
+    assert set(rates) == {"ssd_to_device", "device_to_ssd"}
+    assert files.moved == {"pread": 2 << 20, "pwrite": 2 << 20}
 
 
 def test_links_are_measured_through_the_copy_engine(gpu_check):

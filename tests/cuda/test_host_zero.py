@@ -1,5 +1,5 @@
-"""`--host-memory 0`: no host cache. With kvikio blocks go straight between SSD and GPU; without it they pass through a few
-host slots, and the log says so."""
+"""`--host-memory 0`: no host cache. With kvikio blocks go straight between SSD and GPU; without it they pass through a
+few host slots, and the log says so."""
 
 from __future__ import annotations
 

@@ -278,6 +278,19 @@ def test_the_gpus_free_memory_decides_the_arena_and_the_machines_the_cache():
     assert asked.arena_bytes <= 1 << 30
 
 
+@pytest.mark.parametrize("text", ["0", "0GiB", "0%"])
+def test_no_host_cache_is_a_few_slots_to_pass_through(text):
+    budgets = choose_budgets(TrainConfig(device="cuda", host_memory=text), layout_for(4096), 500, free=64 << 30)
+    assert (budgets.host_keeps, budgets.host_slots) == (False, 16)
+    assert "no host cache but for passing through 16 blocks" in budgets.sentence()
+    assert choose_budgets(TrainConfig(host_memory="5%"), layout_for(4096), 500, free=64 << 30).host_keeps
+
+
+def test_a_small_share_that_holds_no_block_is_refused_rather_than_taken_for_none():
+    with pytest.raises(CapacityError, match=r"host_memory 0\.1% holds no block"):
+        choose_budgets(TrainConfig(host_memory="0.1%"), layout_for(4096), 500, free=64 << 30)
+
+
 def test_the_prediction_grows_with_what_it_depends_on():
     base = memory.camera_nbytes(1920, 1080, 10**6, 3)
     assert 10**9 < base < 3 * 10**9

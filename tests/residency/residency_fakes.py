@@ -67,6 +67,7 @@ class MemoryStore:
         self.records = {b: np.zeros(layout.record_nbytes, np.uint8) for b in range(len(table))}
         self.mid_step: dict[int, np.ndarray] = {}
         self.calls = {"read": 0, "write": 0}
+        self.fetched = self.stowed = 0
         self.fail: Callable[[str, int], None] = lambda kind, call: None
         self.committed: dict[int, np.ndarray] = {}
         self.meta = b""
@@ -88,6 +89,28 @@ class MemoryStore:
                 self.mid_step.pop(b, None)
                 if scratch:
                     self.mid_step[b] = slot[self.layout.record_nbytes :].copy()
+
+    # A third of the records need the host (as seeds do) until they are written.
+
+    def connect(self, link: FakeDevice) -> None:
+        self._device, self._written = link, set()
+
+    def can_fetch(self, blocks: np.ndarray) -> np.ndarray:
+        return np.array([b % 3 > 0 or b in self._written for b in blocks.tolist()], bool)
+
+    def fetch(self, blocks: list[int], slots: list[int]) -> None:
+        assert self.can_fetch(np.array(blocks)).all()
+        self._device.check_idle(slots)
+        self.read(blocks, [self._device.arena[s] for s in slots])
+        self._device.check_idle(slots)
+        self.fetched += len(blocks)
+
+    def stow(self, blocks: list[int], slots: list[int], scratch: bool = False) -> None:
+        self._device.check_idle(slots)
+        self.write(blocks, [self._device.arena[s] for s in slots], scratch)
+        self._device.check_idle(slots)
+        self._written |= set(blocks)
+        self.stowed += len(blocks)
 
     @contextmanager
     def _alone(self, kind: str, blocks: list[int]):
@@ -124,16 +147,19 @@ class FakeDevice:
     def open_arena(self, layout: RecordLayout, slots: int) -> None:
         self.arena = np.full((slots, layout.slot_nbytes), 0xFF, np.uint8)
 
+    def check_idle(self, slots: list[int]) -> None:
+        assert not self.in_pass & set(slots), "a copy from or to a slot of the running pass"
+
     def upload(self, host: list[np.ndarray], slots: list[int]) -> None:
         self._chaos()
-        assert not self.in_pass & set(slots), "upload over a slot of the running pass"
+        self.check_idle(slots)
         for h, s in zip(host, slots, strict=True):
             self.arena[s] = h
-        assert not self.in_pass & set(slots), "upload over a slot of the running pass"
+        self.check_idle(slots)
 
     def download(self, slots: list[int], host: list[np.ndarray]) -> None:
         self._chaos_down()
-        assert not self.in_pass & set(slots), "download of a slot of the running pass"
+        self.check_idle(slots)
         for h, s in zip(host, slots, strict=True):
             h[:] = self.arena[s]
 

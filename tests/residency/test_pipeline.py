@@ -29,7 +29,15 @@ class Rig:
     """A toy scene with a pipeline, and the model: every slot in memory, updated by the same passes."""
 
     def __init__(
-        self, seed: int, blocks: int, arena: int, host: int, most: int | None = None, longest: int = 60
+        self,
+        seed: int,
+        blocks: int,
+        arena: int,
+        host: int,
+        most: int | None = None,
+        longest: int = 60,
+        keeps: bool = True,
+        direct: bool = False,
     ) -> None:
         rng = np.random.default_rng(seed)
         self.views = toy_views(rng, 12)
@@ -37,7 +45,17 @@ class Rig:
         self.home = self.store.table.copy()
         fill_records(self.store)
         self.device = FakeDevice(seed)
-        self.residency = Residency(self.store, self.device, LAYOUT, arena, host, SETTINGS, max_pass_blocks=most)
+        self.residency = Residency(
+            self.store,
+            self.device,
+            LAYOUT,
+            arena,
+            host,
+            SETTINGS,
+            max_pass_blocks=most,
+            host_keeps=keeps,
+            link=(lambda: self.device) if direct else None,
+        )
         self.model = np.full((blocks, LAYOUT.slot_nbytes), 0xFF, np.uint8)
         for b in range(blocks):
             self.model[b, : LAYOUT.record_nbytes] = self.store.records[b]
@@ -75,10 +93,11 @@ class Rig:
     blocks=st.integers(80, 200),
     spare=st.integers(0, 60),
     host=st.one_of(st.integers(1, 6), st.integers(7, 150)),
+    way=st.sampled_from(["kept", "passing through", "straight"]),
 )
-def test_any_capacities_give_what_plain_memory_gives(seed: int, blocks: int, spare: int, host: int) -> None:
+def test_any_capacities_give_what_plain_memory_gives(seed: int, blocks: int, spare: int, host: int, way: str) -> None:
     def drive() -> None:
-        rig = Rig(seed, blocks, 1 + spare, host)
+        rig = Rig(seed, blocks, 1 + spare, host, keeps=way == "kept", direct=way == "straight")
         try:
             rig.train(rig.steps[:8])
             rig.check_store()
@@ -121,6 +140,18 @@ def test_a_read_never_overtakes_the_write_of_its_block() -> None:
     """Writes take so long that whatever does not wait for them comes too early."""
     rig = run_rig(15, 120, 16, 1, longest=3000)
     assert rig.residency.counters.blocks["write"] > 120  # blocks were written, read again and written again
+
+
+def test_records_go_straight_where_they_can() -> None:
+    """Nothing comes down to the host, and up from it only what needs the host; nothing stays there."""
+    straight = run_rig(15, 120, 16, 16, longest=3000, keeps=False, direct=True)
+    passing = run_rig(15, 120, 16, 16, longest=3000, keeps=False)
+    moved = straight.residency.counters.blocks
+    assert moved["write"] == straight.store.stowed > 120
+    assert moved["upload"] == moved["read"]
+    assert 0 < moved["read"] - straight.store.fetched <= 120 / 3 + 1
+    assert straight.residency.counters.peak_slots["host"] == passing.residency.counters.peak_slots["host"] == 0
+    assert straight.log == passing.log
 
 
 def test_parts_and_batches_update_each_block_once_a_step() -> None:

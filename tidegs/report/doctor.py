@@ -51,7 +51,7 @@ def examine(folder: Path, measure: bool = True) -> list[Finding]:
         *([_copies, lambda: _disk(folder)] if measure else []),
         _limits,
         _pages,
-        lambda: (Finding(*line) for line in gpu_findings(measure)),
+        lambda: (Finding(*line) for line in gpu_findings(folder, measure)),
     ]
     out: list[Finding] = []
     for check in checks:

@@ -1,4 +1,4 @@
-"""What `tidegs doctor` finds out about the GPU: driver, memory, gsplat's kernels, kvikio and GPUDirect, PCIe rate.
+"""What `tidegs doctor` finds out about the GPU: driver, memory, gsplat's kernels, kvikio and GPUDirect, rates of links.
 
 Invariant: works without a GPU, a driver or CUDA packages, and says which of them is missing.
 """
@@ -12,31 +12,37 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tidegs.device.cuda import gds
+from tidegs.device.cuda.gds import Gds
 from tidegs.machine import human
+from tidegs.report.probe import FILE_NBYTES, device_rates
 
 Line = tuple[str, Any, str, str]  # name, state, found, remedy
 _COPY_NBYTES = 256 << 20
 
 
-def gpu_findings(measure: bool) -> Iterator[Line]:
-    """Findings as (name, state, found, remedy)."""
+def gpu_findings(folder: Path, measure: bool) -> Iterator[Line]:
+    """Findings as (name, state, found, remedy); `folder`: where stores will lie."""
     driver = _driver()
     torch = _torch() if driver else None
     if torch is None or not torch.cuda.is_available():
         yield _no_gpu(driver, torch)
         return
     for i in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(i)
+        card = torch.cuda.get_device_properties(i)
         free, total = torch.cuda.mem_get_info(i)
-        text = f"{found.name}, compute {found.major}.{found.minor}, {human(free)} free of {human(total)}"
+        text = f"{card.name}, compute {card.major}.{card.minor}, {human(free)} free of {human(total)}"
         busy = free < 0.7 * total
         remedy = "other programs hold much of it: close them, or lower --device-memory" if busy else "use --device cuda"
         yield f"GPU {i}", "note" if busy else "good", text, remedy
     yield "CUDA driver", "good", f"{driver or 'version unknown'}, torch for CUDA {torch.version.cuda}", "nothing to do"
     yield _compiler()
-    yield _kvikio()
+    found = gds.look()
+    yield _kvikio(found)
     if measure:
         yield _pcie(torch)
+    if measure and found.usable:
+        yield _ssd_to_device(torch, folder, found)
 
 
 def _driver() -> str | None:
@@ -81,28 +87,27 @@ def _compiler() -> Line:
     )
 
 
-def _kvikio() -> Line:
-    if importlib.util.find_spec("kvikio") is None:
+def _kvikio(found: Gds) -> Line:
+    if found.direct:
+        return "GPUDirect Storage", "good", found.says, "--host-memory 0 spares the CPU and its memory all traffic"
+    if found.usable:
         return (
             "GPUDirect Storage",
             "note",
-            "kvikio is not installed",
-            "pip install kvikio-cu12 (or cu13); without it blocks pass through host memory",
+            found.says,
+            "needs nvidia-fs and a local NVMe; --host-memory 0 works without",
         )
-    try:
-        import kvikio
+    return "GPUDirect Storage", "note", found.says, "without it blocks pass through host memory"
 
-        direct = bool(kvikio.DriverProperties().is_gds_available)
-    except Exception as error:  # whatever a foreign library makes of a missing driver
-        return "GPUDirect Storage", "note", f"kvikio cannot say: {error}", "blocks pass through host memory"
-    if direct:
-        return "GPUDirect Storage", "good", "available", "--host-memory may be small"
-    return (
-        "GPUDirect Storage",
-        "note",
-        "not available: kvikio works in compatibility mode",
-        "needs nvidia-fs and a local NVMe; blocks pass through host memory",
-    )
+
+def _ssd_to_device(torch: Any, folder: Path, found: Gds) -> Line:
+    """Rates of kvikio between a file and the GPU's memory."""
+    gds.prepare()
+    buffer = torch.empty(FILE_NBYTES, dtype=torch.uint8, device="cuda")
+    rates = device_rates(folder, buffer)
+    how = "GPUDirect Storage" if found.direct else "kvikio's own buffer in host memory"
+    text = f"{human(rates.read)}/s up, {human(rates.write)}/s down, by {how}"
+    return "SSD to GPU", "good", text, "the rate of loads with --host-memory 0; compare with SSD read above"
 
 
 def _pcie(torch: Any) -> Line:

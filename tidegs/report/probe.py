@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,47 @@ def disk_rates(folder: Path, nbytes: int = FILE_NBYTES) -> DiskRates:
             os.unlink(name)
     except OSError as error:
         raise StoreError(f"{folder}: the disk cannot be measured ({error}); name a folder you can write to") from error
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """Bytes a second between a file and device memory."""
+
+    read: float
+    write: float
+
+
+def device_rates(folder: Path, buffer: Any, files: Files | None = None) -> DeviceRates:
+    """Measures kvikio with a file as large as `buffer` (device memory, at least CHUNK), in requests of 1 MiB of which
+    several are in flight; removed at the end. Raises StoreError."""
+    files = files or Files()
+    size = len(buffer) // CHUNK * CHUNK
+
+    def move(call: Any) -> float:
+        begun = time.perf_counter()
+        futures = [call(buffer[at : at + CHUNK], CHUNK, at) for at in range(0, size, CHUNK)]
+        if sum([future.get() for future in futures]) != size:
+            raise OSError("a transfer was cut short")
+        return size / (time.perf_counter() - begun)
+
+    try:
+        handle, name = tempfile.mkstemp(prefix=".tidegs-doctor-", dir=folder)
+        try:
+            files.allocate(handle, size)
+            file = files.open_for_device(Path(name))
+            try:
+                write = move(file.pwrite)
+                files.fsync(handle)
+                files.drop_cache(handle)
+                return DeviceRates(read=move(file.pread), write=write)
+            finally:
+                file.close()
+        finally:
+            os.close(handle)
+            os.unlink(name)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise StoreError(f"{folder}: kvikio's transfers to the GPU cannot be measured ({why})") from error
 
 
 def _measure(files: Files, fd: int, direct: bool, chunks: int) -> DiskRates:

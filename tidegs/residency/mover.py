@@ -1,7 +1,7 @@
 """Turns planned moves into tasks on the queues.
 
-Invariant: a task waits for the last earlier task that touched any of its slots, and what reads or writes a record for the
-last write of its block; so each slot and each record is used by one task at a time, in the planned order.
+Invariant: a task waits for the last earlier task that touched any of its slots, and what reads or writes a record for
+the last write of its block; so each slot and each record is used by one task at a time, in the planned order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from tidegs.residency.moves import (
 from tidegs.residency.transfers import Task, Transfers
 from tidegs.store.base import Store
 from tidegs.store.format import SEEDS, planes_nbytes, seed_nbytes
-
 
 _LINKS = {
     READ: ("read",),

@@ -273,7 +273,7 @@ def shorten(moves: np.ndarray, can_fetch: np.ndarray, host_slots: int) -> np.nda
     for i in range(len(moves)):
         kind, host = moves[i, 0], moves[i, 4]
         before = first[host]
-        if kind == READ or kind == DOWNLOAD:
+        if kind in (READ, DOWNLOAD):
             first[host] = i
         elif before >= 0 and moves[before, 2] == moves[i, 2]:
             if kind == UPLOAD and moves[before, 0] == READ and can_fetch[i]:

@@ -1,14 +1,14 @@
 """Records straight between the record files and the arena in device memory, past host memory: by kvikio.
 
-Invariant: as in csrc/store/engine.cpp: a record whose status is 0 was moved whole, and on reads its header (on the host)
-and the CRC32C of its payload (where it lies, in device memory) were right.
+Invariant: as in csrc/store/engine.cpp: a record whose status is 0 was moved whole, and on reads its header (on the
+host) and the CRC32C of its payload (where it lies, in device memory) were right.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tidegs.store import format as fmt
 from tidegs.store.base import ArenaLink, Piece
 from tidegs.store.files import Files
 from tidegs.store.native import BAD_PAYLOAD, END_OF_FILE, HEADER, Engine
+
 
 class DirectEngine:
     """Like native.Engine, for requests whose `slot` is the number of an arena slot. No seeds: those are expanded on the

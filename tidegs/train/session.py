@@ -105,7 +105,10 @@ def direct_link(device: Device) -> tuple[Callable[[], ArenaLink] | None, str]:
     """How blocks travel where there is no host cache: what gives the arena to the store, or None for the way through
     host memory; and the choice in words, with its reason."""
     if device.name == "cpu":
-        return None, "the CPU device's arena is host memory: blocks pass through a few host slots on their way to the SSD"
+        return (
+            None,
+            "the CPU device's arena is host memory: blocks pass through a few host slots on their way to the SSD",
+        )
     from tidegs.device.cuda import gds
     from tidegs.device.cuda.device import CudaDevice
 

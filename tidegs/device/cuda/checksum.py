@@ -50,8 +50,8 @@ def fold_twin(memory: Tensor, pieces: Sequence[tuple[int, int]]) -> tuple[np.nda
 
 
 def _cut(pieces: Sequence[tuple[int, int]], most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Chunks of at most `most` pages: first word int64, pages int32, weight int32 (x to the bits behind the chunk in its
-    piece), and the number of the piece."""
+    """Chunks of at most `most` pages: first word int64, pages int32, weight int32 (x to the bits behind the chunk in
+    its piece), and the number of the piece."""
     rows = []
     for owner, (first, nbytes) in enumerate(pieces):
         total = nbytes // PAGE
@@ -62,9 +62,7 @@ def _cut(pieces: Sequence[tuple[int, int]], most: int) -> tuple[np.ndarray, np.n
     return table[:, 0].copy(), table[:, 1].astype(np.int32), _int32(table[:, 2]), table[:, 3].copy()
 
 
-def _gather(
-    remainders: np.ndarray, filled: np.ndarray, owner: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _gather(remainders: np.ndarray, filled: np.ndarray, owner: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     out, any_ = np.zeros(count, np.uint32), np.zeros(count, bool)
     np.bitwise_xor.at(out, owner, remainders)
     np.logical_or.at(any_, owner, filled)

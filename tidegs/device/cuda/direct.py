@@ -1,14 +1,13 @@
 """The arena as files see it that read and write device memory themselves (kvikio): see tidegs.store.base.ArenaLink.
 
-Invariant: files know of no streams, so the host thread waits for the events of earlier uses of their slots; whoever uses
-the slots next waits for an event that lies behind the files' work.
+Invariant: files know of no streams, so the host thread waits for the events of earlier uses of their slots; whoever
+uses the slots next waits for an event that lies behind the files' work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -68,4 +67,3 @@ class DirectSlots:
 
     def _first(self, piece: Piece) -> int:
         return piece[0] * self._arena.layout.slot_nbytes + piece[1]
-
