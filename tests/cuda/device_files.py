@@ -1,4 +1,4 @@
-"""Stands in for kvikio.CuFile where there is no GPU: moves bytes between files and CPU tensors, with faults at will.
+"""Stands in for kvikio.CuFile where there is no GPU: moves bytes between files and CPU tensors, with faults at will."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Transfers:
             thread.start()
 
     def submit(self, links: tuple[str, ...], run: Callable[[], int], after: Iterable[int], blocks: int) -> int:
-        """Queues `run` on the first link, to start when the tasks numbered `after` have ended; returns its number, from 1."""
+        """Queues `run` on the first link, to start when tasks `after` have ended; returns its number, from 1."""
         self.check()
         with self._lock:
             self._last += 1
