@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tidegs.config import TrainConfig
+from tidegs.gaussians.layout import RECORD_PLANES
+from tidegs.residency.settlement import COLUMNS
 from tidegs.store.block_store import BlockStore
 from tidegs.store.memory import aligned_slots
 from tidegs.train.run import RunOutcome, RunRequest, run_training
@@ -25,20 +27,21 @@ def train(scene: Path, out: Path, config: TrainConfig, resume: bool = False, pro
 
 
 def contents(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """All records of a store, uint8 [blocks, record_nbytes] with the padding of planes zeroed, and the bounds."""
+    """All records of a store, uint8 [blocks, record_nbytes] with the padding of planes zeroed, and what the
+    table says of them beside their places."""
     with BlockStore.open(path, readonly=True) as store:
         table = store.table.copy()
         slots = aligned_slots(len(table), store.layout.slot_nbytes)
         used = [int(i) for i in np.flatnonzero(table["count"] > 0)]
         store.read(used, [slots[i] for i in used])
         records = np.stack([_rows(store, slots[i], int(table["count"][i])) for i in used])
-        return records, table[["lo", "hi", "extent", "count"]]
+        return records, table[list(COLUMNS)]
 
 
 def _rows(store: BlockStore, slot: np.ndarray, count: int) -> np.ndarray:
     """Planes of a record with what lies behind the rows in use zeroed; float32 bits as uint32."""
     planes = []
-    for plane in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest"):
+    for plane in RECORD_PLANES:
         values = store.layout.view(slot, plane).copy()
         values[:, count:] = 0
         planes.append(values)

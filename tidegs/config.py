@@ -28,6 +28,8 @@ def option(default: Any, group: str, text: str, **extra: Any) -> Any:
 
 
 DATA, BUDGET, RUN, MODEL, RATES = "scene", "budgets", "run", "model", "learning rates"
+DENSIFY = "densification"
+_STOP_ITER = {"none": 15_000, "default": 15_000, "mcmc": 25_000}  # refine before this step, in gsplat
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,24 @@ class TrainConfig:
     exposure: bool = option(False, MODEL, "train a colour transform of each image, for captures of varying exposure")
     ssim_lambda: float = option(0.2, MODEL, "weight of D-SSIM against L1", low=0, high=1)
 
+    strategy: Literal["none", "default", "mcmc"] = option("none", DENSIFY, "how the scene grows")
+    max_gaussians: int = option(0, DENSIFY, "default: stop growing at this many; 0: as the disk allows", low=0)
+    cap_max: int = option(1_000_000, DENSIFY, "mcmc: grow to this many", low=1)
+    refine_start_iter: int = option(500, DENSIFY, "refine after this step", low=0)
+    refine_stop_iter: int = option(0, DENSIFY, "refine before this step; 0: 15000 (default), 25000 (mcmc)", low=0)
+    refine_every: int = option(100, DENSIFY, "steps between refinements", low=1)
+    reset_every: int = option(3000, DENSIFY, "default: steps between opacity resets", low=1)
+    pause_refine_after_reset: int = option(0, DENSIFY, "default: steps without refinement after a reset", low=0)
+    revised_opacity: bool = option(False, DENSIFY, "default: halves of a split get less opacity")
+    grow_grad2d: float = option(2e-4, DENSIFY, "default: grow above this gradient", low=0)
+    grow_scale3d: float = option(0.01, DENSIFY, "default: split above this share of the extent", low=0)
+    prune_opa: float = option(0.005, DENSIFY, "default: prune below this opacity", low=0, high=0.4)
+    prune_scale3d: float = option(0.1, DENSIFY, "default: prune above this share of the extent", low=0)
+    min_opacity: float = option(0.005, DENSIFY, "mcmc: relocate rows of less opacity", low=0, high=1)
+    noise_lr: float = option(5e5, DENSIFY, "mcmc: noise of means, in learning rates", low=0)
+    opacity_reg: float = option(0.01, DENSIFY, "mcmc: weight of the mean opacity in the loss", low=0)
+    scale_reg: float = option(0.01, DENSIFY, "mcmc: weight of the mean scale in the loss", low=0)
+
     means_lr: float = option(1.6e-4, RATES, "means, times the scene's extent; decays to a hundredth", low=0)
     scales_lr: float = option(5e-3, RATES, "log scales", low=0)
     quats_lr: float = option(1e-3, RATES, "quaternions", low=0)
@@ -108,7 +128,17 @@ class TrainConfig:
             save_steps=each(self.save_steps),
             ply_steps=each(self.ply_steps),
             sh_degree_interval=max(1, round(self.sh_degree_interval * k)),
+            refine_start_iter=round(self.refine_start_iter * k),
+            refine_stop_iter=round(self.last_refine * k),
+            refine_every=max(1, round(self.refine_every * k)),
+            reset_every=max(1, round(self.reset_every * k)),
+            pause_refine_after_reset=round(self.pause_refine_after_reset * k),
         )
+
+    @property
+    def last_refine(self) -> int:
+        """`refine_stop_iter`, or the strategy's own where that is 0."""
+        return self.refine_stop_iter or _STOP_ITER[self.strategy]
 
 
 def parse_memory(text: str, total: int, name: str = "memory") -> int:

@@ -25,7 +25,7 @@ struct Geometry {
     vf sharp11, sharp22;             // variances before the blur
     vf c11, c12, c22, det, inv_det;  // blurred covariance
     vf opacity, rest, comp;          // logistic of the logit, 1 - opacity; compensation (1 in classic mode)
-    vf mx, my;
+    vf mx, my, rx, ry;
     vm visible;
 };
 
@@ -95,6 +95,7 @@ inline void project(const Camera& cam, const Rows& rows, Geometry& g) {
     const vf o = g.opacity * g.comp;
     const vf extend = min(set1(3.33f), sqrt(max(vf{}, 2.0f * LN2 * log2(max(o, set1(ALPHA_MIN)) * 255.0f))));
     const vf rx = ceil(extend * sqrt(g.c11)), ry = ceil(extend * sqrt(g.c22));
+    g.rx = rx, g.ry = ry;
     const vf clip = set1(cam.radius_clip), w = set1((float)cam.width), h = set1((float)cam.height);
     const vf limit = set1(1e30f);
     vm m = band(g.visible, band(gt(g.det, set1(1e-30f)), lt(g.det, limit)));
@@ -113,6 +114,7 @@ struct ImageSums {
 };
 
 struct GeometryGrad {
+    vf mean2d[2];
     vf means[3], quats[4], scales[3], opacity;  // with respect to what is stored: log scales, logits, raw quaternions
 };
 
@@ -177,6 +179,7 @@ inline void project_grad(const Camera& cam, const Geometry& g, const ImageSums& 
 
     // dL/dmean2d = -P (sx, sy): d = pixel - mean.
     const vf mu = (g.c12 * in.sy - g.c22 * in.sx) * g.inv_det, mv = (g.c12 * in.sx - g.c11 * in.sy) * g.inv_det;
+    out.mean2d[0] = mu, out.mean2d[1] = mv;
     const vf fx = set1(cam.fx), fy = set1(cam.fy), rz2 = g.rz * g.rz;
     const vf a02 = -fx * rz2 * d02, a12 = -fy * rz2 * d12;  // dL/d(tx), dL/d(ty) with z held
     vf dx = fx * g.rz * mu + keep(g.in_x, a02);

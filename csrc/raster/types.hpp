@@ -15,10 +15,11 @@ constexpr float LOG2_ALPHA_MIN = -7.99435343685886f;
 enum Component { MEANS = 0, QUATS = 3, SCALES = 7, OPACITIES = 10, SH0 = 11, BASE = 14 };
 enum Flag : uint8_t { FIRST_OF_STEP = 4, LAST_OF_STEP = 8 };
 
-// Byte offsets of the planes of a slot; grads is -1 where slots lack it.
+// Byte offsets of the planes of a slot; grads and stats are -1 where slots lack them.
 struct Layout {
     int64_t slot_nbytes, capacity, rest_components;
     int64_t base, rest, m_base, m_rest, v_base, v_rest, grads;
+    int64_t stats, stat_components;
 };
 
 // A pinhole camera and what gsplat.rasterization is told. R and t: scene frame -> OpenCV camera frame.
@@ -51,6 +52,8 @@ struct Adam {
     float lr[6];  // means, quats, scales, opacities, sh0, shN; divided by the first bias correction
     float beta1, beta2, eps;
     float inv_sqrt_bias2;  // 1 / sqrt(1 - beta2^step)
+    float opacity_reg, scale_reg;  // added gradients: of each opacity, and of each scale
+    float cameras;  // of the step, where its gradients in image space go to the statistics; else 0
 };
 
 struct Updates {

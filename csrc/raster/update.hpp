@@ -21,6 +21,7 @@ struct ItemUpdate {
 struct alignas(64) ItemGrad {
     RowPlane v[PARTIALS];
     RowPlane base[SH0];   // gradients of means, quats, scales, opacities
+    RowPlane reg[4];      // gradients of the regularisation of scales and opacities
     RowPlane dir[4];      // unit direction of view, 1 / distance
     RowPlane basis[16];   // harmonics; then gradients with respect to them
     RowPlane color;       // gradient of one coefficient
@@ -33,6 +34,8 @@ public:
         auto at = [&](int64_t offset) { return plane(layout, blocks, item.block, offset) + item.row; };
         base_ = {at(layout.base), at(layout.m_base), at(layout.v_base)};
         rest_ = {at(layout.rest), at(layout.m_rest), at(layout.v_rest)};
+        if (layout.stats >= 0 && adam.cameras > 0) stats_ = at(layout.stats);
+        with_radius_ = layout.stat_components > 2;
         if (layout.grads >= 0) {
             grads_ = at(layout.grads);
             mark_ = grads_ + (BASE + layout.rest_components) * stride_;
@@ -48,7 +51,8 @@ public:
         if (active_) {
             for (int i = 0; i < active_; ++i) geometry(grad, i);
             colors(grad);
-            for (int k = 0; k < SH0; ++k) put(k, k < QUATS ? 0 : k < SCALES ? 1 : k < OPACITIES ? 2 : 3, grad.base[k]);
+            for (int k = 0; k < SCALES; ++k) put(k, k < QUATS ? 0 : 1, grad.base[k]);
+            for (int k = SCALES; k < SH0; ++k) put(k, k < OPACITIES ? 2 : 3, grad.base[k], regular() ? grad.reg[k - SCALES] : nullptr);
         }
         if (last_) bounds(out);
     }
@@ -89,10 +93,13 @@ private:
         const ImageSums sums{sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), sum(9)};
         GeometryGrad d;
         project_grad(cam_, g, sums, d);
+        if (stats_) collect(g, i, d.mean2d[0], d.mean2d[1]);
         for (int k = 0; k < 3; ++k) store(grad.base[MEANS + k] + row, d.means[k]);
         for (int k = 0; k < 4; ++k) store(grad.base[QUATS + k] + row, d.quats[k]);
         for (int k = 0; k < 3; ++k) store(grad.base[SCALES + k] + row, d.scales[k]);
         store(grad.base[OPACITIES] + row, d.opacity);
+        for (int k = 0; k < 3; ++k) store(grad.reg[k] + row, adam_.scale_reg * g.s[k]);
+        store(grad.reg[3] + row, adam_.opacity_reg * g.opacity * g.rest);
         if (cam_.sh_degree == 0) return;
         const Direction dir = direction(g.wx - cam_.position[0], g.wy - cam_.position[1], g.wz - cam_.position[2]);
         store(grad.dir[0] + row, dir.x), store(grad.dir[1] + row, dir.y), store(grad.dir[2] + row, dir.z);
@@ -100,6 +107,21 @@ private:
         vf Y[16];
         sh_basis(cam_.sh_degree, dir, Y);
         for (int k = 1; k < terms(); ++k) store(grad.basis[k] + row, Y[k]);
+    }
+
+    // What densification goes by (gsplat/strategy/default.py _update_state): the norm of the gradient in image space, in
+    // units of half the image; how many cameras saw the row; its greatest radius as a share of the image.
+    void collect(const Geometry& g, int i, vf du, vf dv) const {
+        const vf x = du * (0.5f * cam_.width * adam_.cameras), y = dv * (0.5f * cam_.height * adam_.cameras);
+        const vf norm = sqrt(fma(x, x, y * y));
+        const vm seen = from_bits(seen_[i]);
+        float* at = stats_ + at_[i];
+        store(at, load(at) + keep(band(seen, lt(norm, set1(1e18f))), norm));
+        store(at + stride_, load(at + stride_) + keep(seen, set1(1.0f)));
+        if (!with_radius_) return;
+        at += 2 * stride_;
+        const vf radius = max(g.rx, g.ry) * (1.0f / std::max(cam_.width, cam_.height));
+        store(at, select(seen, max(load(at), radius), load(at)));
     }
 
     // Spherical harmonics: their coefficients' gradients, and the means' through the direction of view.
@@ -133,11 +155,12 @@ private:
             for (int k = 0; k < 3; ++k) store(grad.base[MEANS + k] + row, load(grad.base[MEANS + k] + row) + d[k]);
         }
     }
+    bool regular() const { return adam_.opacity_reg > 0 || adam_.scale_reg > 0; }
     int terms() const { return (cam_.sh_degree + 1) * (cam_.sh_degree + 1); }
 
     // The gradient of one component goes to Adam, or to the step's sum. One that overflowed (degenerate splats) counts
-    // as none, since its square would make the moments useless for good.
-    void put(int component, int group, const float* grad) const {
+    // as none, since its square would make the moments useless for good. `reg` is added once a step.
+    void put(int component, int group, const float* grad, const float* reg = nullptr) const {
         const Planes& planes = component < BASE ? base_ : rest_;
         const size_t at = (component < BASE ? component : component - BASE) * stride_;
         float *p = planes.p + at, *m = planes.m + at, *v = planes.v + at, *sum = grads_ + component * stride_;
@@ -152,6 +175,7 @@ private:
                 store(sum + row, keep(rows, g));
                 continue;
             }
+            if (reg) g = g + load(reg + row);
             if (row % 16 == 0) {  // the next component's lines
                 __builtin_prefetch(p + stride_ + row, 1);
                 __builtin_prefetch(m + stride_ + row, 1);
@@ -184,8 +208,8 @@ private:
     const Item& item_;
     const size_t stride_;
     Planes base_, rest_;
-    float *grads_ = nullptr, *mark_ = nullptr;
-    bool add_, last_;
+    float *grads_ = nullptr, *mark_ = nullptr, *stats_ = nullptr;
+    bool add_, last_, with_radius_;
     int at_[ITEM_GROUPS], active_ = 0;
     uint32_t seen_[ITEM_GROUPS], marked_[ITEM_GROUPS], rows_[ITEM_GROUPS];  // bits of lanes: now, before, either
 };

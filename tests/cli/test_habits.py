@@ -68,12 +68,12 @@ def test_a_run_with_inria_spellings(city, tmp_path):
     assert (config.data_factor, config.max_steps, config.eval_steps) == (2, 1, (1,))
 
 
-@pytest.mark.parametrize("name", ["quality", "fast", "city", "cpu"])
+@pytest.mark.parametrize("name", ["quality", "fast", "city", "cpu", "mcmc"])
 def test_presets_are_valid_and_differ_from_the_defaults(name):
     config = load_config(preset_path(name))
     assert config != TrainConfig()
     assert max(config.eval_steps + config.save_steps + config.ply_steps) == config.max_steps
-    assert sorted(p.stem for p in PRESETS.glob("*.yml")) == ["city", "cpu", "fast", "quality"]
+    assert sorted(p.stem for p in PRESETS.glob("*.yml")) == ["city", "cpu", "fast", "mcmc", "quality"]
 
 
 def test_help_of_train_fits_two_screens_and_has_every_setting(capsys, monkeypatch):

@@ -27,7 +27,7 @@ EPILOG = """examples:
   tidegs train city --device-memory 4GiB --host-memory 8GiB --store /ssd/city
   tidegs train --resume results/garden           after Ctrl-C or a crash
   tidegs train garden --init garden.ply          go on from trained Gaussians
-  tidegs train garden --config fast              a preset: quality, fast, city, cpu
+  tidegs train garden --config fast              a preset: quality, fast, city, cpu, mcmc
 gsplat's and INRIA's spellings work too: --data_dir --result_dir --data_factor --max_steps, -s -m -r --iterations"""
 
 

@@ -22,6 +22,7 @@ class CLayout(c.Structure):
     _fields_ = [
         *((name, c.c_int64) for name in ("slot_nbytes", "capacity", "rest_components")),
         *((name, c.c_int64) for name in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest", "grads")),
+        *((name, c.c_int64) for name in ("stats", "stat_components")),
     ]
 
 
@@ -57,7 +58,11 @@ class CPlanes(c.Structure):
 class CAdam(c.Structure):
     """One step of Adam, its bias corrections folded in."""
 
-    _fields_ = [("lr", c.c_float * 6), *((name, c.c_float) for name in ("beta1", "beta2", "eps", "inv_sqrt_bias2"))]
+    _fields_ = [
+        ("lr", c.c_float * 6),
+        *((name, c.c_float) for name in ("beta1", "beta2", "eps", "inv_sqrt_bias2", "opacity_reg", "scale_reg")),
+        ("cameras", c.c_float),
+    ]
 
 
 class CUpdates(c.Structure):
@@ -100,7 +105,8 @@ def layout(record: RecordLayout) -> CLayout:
     at = record.offsets
     planes = [at[name] for name in ("base", "rest", "m_base", "m_rest", "v_base", "v_rest")]
     grads = at["grads"] if record.with_grads else -1
-    return CLayout(record.slot_nbytes, record.capacity, record.rest_components, *planes, grads)
+    stats = (at["stats"] if record.stat_components else -1, record.stat_components)
+    return CLayout(record.slot_nbytes, record.capacity, record.rest_components, *planes, grads, *stats)
 
 
 def camera(view: View, settings: RenderSettings) -> CCamera:
@@ -126,4 +132,6 @@ def adam(settings: AdamSettings) -> CAdam:
     out.lr[:] = [lr / correction for lr in settings.lrs]
     out.beta1, out.beta2, out.eps = settings.beta1, settings.beta2, settings.eps
     out.inv_sqrt_bias2 = 1.0 / math.sqrt(1.0 - settings.beta2**settings.step)
+    out.opacity_reg, out.scale_reg = settings.opacity_reg, settings.scale_reg
+    out.cameras = settings.cameras
     return out

@@ -53,6 +53,12 @@ class AdamSettings:
 
     Learning rates by attribute, in the order means, quats, scales, opacities, sh0, shN. `step` counts from 1 and gives
     the bias corrections, for all rows alike (as torch.optim.SparseAdam does).
+
+    `opacity_reg` and `scale_reg` are the gradients of the loss by each opacity and each scale (not logarithmic), beside
+    those of the image. Where `cameras`, the cameras of the step, is not 0, what densification goes by is added to the
+    `stats` plane for every row that a camera sees: the norm of its mean's gradient in image space, in units of
+    half the image and times `cameras`; 1; and the greatest radius as a share of the image's longer side, where the
+    layout has a third component.
     """
 
     lrs: tuple[float, float, float, float, float, float]
@@ -60,6 +66,9 @@ class AdamSettings:
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-15
+    opacity_reg: float = 0.0
+    scale_reg: float = 0.0
+    cameras: int = 0
 
 
 @dataclass(frozen=True)

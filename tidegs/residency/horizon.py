@@ -14,13 +14,14 @@ import numpy as np
 
 from tidegs.residency.index import build_index
 from tidegs.residency.moves import NO_MOVES
-from tidegs.residency.passes import PassPlan, PassPlanner
+from tidegs.residency.passes import PassPlan, PassPlanner, settle_plans
 from tidegs.residency.planner import Planner
 from tidegs.residency.schedule import Step
 from tidegs.residency.visibility import working_sets
 
 MAX_QUEUE = 64  # passes
 _WORTH_HIDING = 0.02  # of a pass
+_RENEW_AFTER = 32  # visits after blocks came or went in which the index of next uses may lack them
 _MAX_USES = 150_000_000  # entries of an index: 0.6 GB
 
 
@@ -69,6 +70,7 @@ class Horizon:
         self._renew_at = -1.0  # visit at which the index is to be renewed
         self._soon = np.zeros(len(planner.state.where))
         self._started = False
+        self._settling: _Known | None = None  # the step that waits while events are settled
         self.hideable = 0.0  # blocks that can be moved while one pass is computed, as measured
         self.queue: deque[Due] = deque()
 
@@ -89,6 +91,33 @@ class Horizon:
         dues = self._timed(self._exact.step(step, self._render), step, visit)
         self.queue.extendleft(reversed(dues))
         self._known.appendleft(_Known(step, visit, len(dues)))
+        return dues
+
+    def settle(self, ids: np.ndarray) -> list[Due]:
+        """Puts passes that settle `ids` (int32, ascending) first. Whatever was planned is void: blocks may come and
+        go; `again` plans it anew."""
+        for due in self.queue:
+            self._retract(due)
+        self.queue.clear()
+        self._settling = self._known.popleft() if self._known else _Known(Step(0, ()), self._next_visit, 0)
+        for known in reversed(self._known):
+            self._peeked.appendleft(known.step)
+        self._known.clear()
+        step, visit = self._settling.step, self._settling.visit
+        self._next_visit = visit + len(step.cameras)
+        self._renew_at = min(self._renew_at, visit + _RENEW_AFTER)
+        plans = settle_plans(step.index, ids, self._exact.capacity)
+        dues = [Due(p, np.full(len(p.ids), visit + 0.5), visit, visit) for p in plans]
+        self.queue.extend(dues)
+        return dues
+
+    def again(self) -> list[Due]:
+        """The exact passes of the step that was begun, after `settle`."""
+        assert self._settling is not None
+        step, visit, self._settling = self._settling.step, self._settling.visit, None
+        dues = self._timed(self._exact.step(step, self._render), step, visit)
+        self.queue.extend(dues)
+        self._known.append(_Known(step, visit, len(dues)))
         return dues
 
     def ensure(self, due: Due) -> tuple[list[np.ndarray], int]:
@@ -153,7 +182,7 @@ class Horizon:
         return self._fetch(due, missing, int(min(len(missing), self.hideable - due.loaded)), patient=False)
 
     def _predict(self) -> bool:
-        if len(self.queue) >= MAX_QUEUE or not self._peek(1):
+        if self._settling is not None or len(self.queue) >= MAX_QUEUE or not self._peek(1):
             return False
         passes = self._predicted.step(self._peeked[0], self._render)
         step, visit = self._take()
@@ -162,7 +191,8 @@ class Horizon:
         return True
 
     def _load(self, due: Due, missing: np.ndarray, most: int, patient: bool) -> tuple[np.ndarray, int]:
-        if due.time >= self._renew_at and most > self._planner.arena_slots - self._planner.arena_used:
+        stale = self._settling is None and due.time >= self._renew_at
+        if stale and most > self._planner.arena_slots - self._planner.arena_used:
             self._renew_index(due.time)
         return self._planner.load(missing, due.time, most, patient)
 
@@ -192,6 +222,8 @@ class Horizon:
         last_visit = visit + len(step.cameras) - 1
         if len(passes) == 1:
             return [Due(passes[0], None, visit, last_visit)]
+        if len(self._soon) < len(self._planner.state.where):
+            self._soon = np.zeros(len(self._planner.state.where))
         counts = np.bincount([p.position for p in passes], minlength=len(step.cameras))
         firsts = np.cumsum(counts) - counts
         out = []
@@ -214,6 +246,6 @@ class Horizon:
         offsets, ids = working_sets(self._predicted.bounds, planes)
         uses = np.cumsum(np.diff(offsets)[which])
         which = which[: max(1, int(np.searchsorted(uses, _MAX_USES)))]
-        index = build_index(offsets, ids, which, len(self._soon), first)
+        index = build_index(offsets, ids, which, len(self._planner.state.where), first)
         self._planner.set_index(index, now)
         self._renew_at = first + max(1, len(which) // 2) if len(order) > len(which) else np.inf

@@ -29,6 +29,11 @@ class NextUse(NamedTuple):
     first: np.ndarray  # int32 [blocks], first visit of all
     base: int
 
+    def grown(self, blocks: int) -> NextUse:
+        """The same for more blocks; nothing is known of the new ones."""
+        more = blocks - len(self.first)
+        return self if more <= 0 else self._replace(first=np.concatenate([self.first, np.full(more, _NONE, np.int32)]))
+
 
 def empty_index(blocks: int) -> NextUse:
     """An index that knows no visits: no block is ever used again."""

@@ -79,6 +79,17 @@ class Mover:
         self._hosted = np.zeros(len(host.slots), np.int64)
         self._stored = np.zeros(len(store.table), np.int64)
 
+    def grow(self, blocks: int) -> None:
+        """Makes room for blocks up to id `blocks` (exclusive)."""
+        more = blocks - len(self._stored)
+        if more > 0:
+            more = max(more, len(self._stored) // 4)
+            self._stored = np.concatenate([self._stored, np.zeros(more, np.int64)])
+
+    def writes(self, blocks: np.ndarray) -> list[Task]:
+        """Writes of the records of these blocks that have not ended."""
+        return self._unfinished(self._stored[blocks])
+
     def submit(self, moves: np.ndarray) -> None:
         """Queues the moves; raises the error of an earlier task."""
         self.check()

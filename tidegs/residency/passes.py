@@ -16,7 +16,7 @@ from tidegs.device.base import BlockFlags, PassBlocks, RenderSettings, View
 from tidegs.residency.schedule import Step
 from tidegs.residency.visibility import Bounds, needed_blocks, view_planes
 
-Phase = Literal["forward", "whole", "backward", "render"]
+Phase = Literal["forward", "whole", "backward", "render", "settle"]
 BACKWARD_PHASES = ("whole", "backward")
 
 
@@ -29,6 +29,7 @@ class PassPlan:
     passes, the projection of the other parts in ascending order, and after it "backward" passes, their update in
     descending order; so a block comes to the arena at most twice for a camera.
     phase "render": projection only, parts in ascending order; the image follows the last.
+    phase "settle": of no camera: blocks to which events are owed, before the step that needs them.
     """
 
     step: int
@@ -118,6 +119,15 @@ class PassPlanner:
             ("whole", *parts[-1]),
             *[("backward", i, part) for i, part in parts[-2::-1]],
         ]
+
+
+def settle_plans(step: int, ids: np.ndarray, capacity: int) -> list[PassPlan]:
+    """Passes that bring the blocks `ids` (int32, ascending) to the arena once, before a step."""
+    parts = np.array_split(ids, -(-len(ids) // (capacity if len(ids) <= capacity else max(1, capacity // 2))))
+    return [
+        PassPlan(step, -1, 0, "settle", i, part, np.zeros(len(part), np.uint8), False, False, False)
+        for i, part in enumerate(parts)
+    ]
 
 
 class _Part(NamedTuple):

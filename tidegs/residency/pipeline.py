@@ -24,11 +24,13 @@ from tidegs.residency.mover import Mover
 from tidegs.residency.passes import Pass, PassPlan, PassPlanner
 from tidegs.residency.planner import Loan, Planner
 from tidegs.residency.schedule import Step
+from tidegs.residency.settlement import COLUMNS, Settled
 from tidegs.residency.visibility import Bounds
 from tidegs.store.base import ArenaLink, Store
 
 _PREDICTION_INFLATE = 0.02  # share by which bounds are widened in predictions
 _CHUNK_NBYTES = 16 << 20  # bytes of a batch of moves, about
+Owed = Callable[[int, np.ndarray], np.ndarray]
 _PLAN_FIELDS = tuple(f.name for f in fields(PassPlan))
 
 
@@ -80,6 +82,7 @@ class Residency:
         self._wake = threading.Condition(self._lock)
         self._horizon: Horizon | None = None
         self._out: tuple[Pass, Due] | None = None
+        self._dying: list[np.ndarray] = []
         self._handed_out = 0.0
         self._blocks_in_use = int(np.count_nonzero(store.table["count"]))
         self._more_to_plan = self._main_waits = self._visiting = self._closing = False
@@ -89,21 +92,31 @@ class Residency:
 
     # -- passes -------------------------------------------------------------------------------------------------------
 
-    def run(self, steps: Iterable[Step], views: Sequence[View]) -> Iterator[Pass]:
+    def run(self, steps: Iterable[Step], views: Sequence[View], owed: Owed | None = None) -> Iterator[Pass]:
         """The passes of the steps in order; `done` must be called for each before the next is asked for. Steps are
-        read ahead. Raises CapacityError where a tile does not fit, and errors of the store."""
-        return self._run(iter(steps), views, render=False)
+        read ahead. `owed(step, ids)`: which of the blocks `ids` (int32, ascending) must be settled before the step;
+        for those come passes of phase "settle" first, each of which ends with `settled`, and the blocks that the step
+        needs are then determined anew, once. Raises errors of the store."""
+        return self._run(iter(steps), views, False, owed)
 
     def render(self, cameras: Iterable[int], views: Sequence[View]) -> Iterator[Pass]:
         """One or more passes of phase "render" for each camera; blocks stay as they are."""
         steps = (Step(i, (camera,)) for i, camera in enumerate(cameras))
-        return self._run(steps, views, render=True)
+        return self._run(steps, views, True, None)
+
+    def settle(self, ids: np.ndarray) -> Iterator[Pass]:
+        """Passes of phase "settle" for the blocks `ids` (int32, ascending), between two steps."""
+        exact = PassPlanner(self._bounds, _no_views, self._settings, self._capacity)
+        horizon = Horizon(self._planner, exact, exact, iter(()), 1, self._planner.chunk)
+        outer = self._enter(horizon)
+        try:
+            yield from self._settle(horizon, ids)
+        finally:
+            self._leave(outer)
 
     def done(self, p: Pass, updates: BlockUpdates | None = None) -> None:
         """The device has finished the pass. `updates`: what its backward returned."""
-        if self._out is None or self._out[0] is not p:
-            raise ValueError("done() is for the pass that was handed out last, once")
-        due, self._out = self._out[1], None
+        due = self._take_back(p)
         self.counters.computed(self._handed_out)
         with self._planning():
             if updates is not None:
@@ -111,7 +124,69 @@ class Residency:
             assert self._horizon is not None
             self._horizon.finish(due)
 
-    def _run(self, steps: Iterator[Step], views: Sequence[View], render: bool) -> Iterator[Pass]:
+    def settled(self, p: Pass, found: Settled) -> None:
+        """The blocks of a pass of phase "settle" are settled. New blocks get their ids in the order given."""
+        due = self._take_back(p)
+        born = self._bear(found)
+        with self._planning():
+            table = self._store.table
+            for name in COLUMNS:
+                table[name][born] = found.born_rows[name]
+            lives = found.rows["count"] > 0
+            ids = p.ids[lives]
+            for name in COLUMNS:
+                table[name][ids] = found.rows[name][lives]
+            self._dying.append(p.ids[~lives])
+            self._planner.grow(len(table))
+            self._mover.grow(len(table))
+            self._bounds.grow(len(table))
+            self._planner.state.dirty[p.ids[found.touched & lives]] = True
+            changed = np.sort(np.concatenate([ids, born.astype(np.int32)]))
+            self._bounds.update(changed, table)
+            assert self._horizon is not None
+            self._horizon.finish(due)
+
+    def _bear(self, found: Settled) -> np.ndarray:
+        """Writes new blocks to the store; returns their ids. Where the id of a dead block is used again, its writes
+        must have ended."""
+        if not found.born_slots:
+            return np.empty(0, np.int64)
+        born = self._store.allocate(len(found.born_slots))
+        self._store.table["count"][born] = found.born_rows["count"]
+        with self._lock:
+            self._mover.grow(len(self._store.table))
+            writes = self._mover.writes(born)
+        self._mover.wait(writes)
+        for first in range(0, len(born), self._planner.chunk):
+            part = slice(first, first + self._planner.chunk)
+            self._store.write(born[part].tolist(), found.born_slots[part])
+        return born
+
+    def _settle(self, horizon: Horizon, ids: np.ndarray) -> Iterator[Pass]:
+        with self._planning():
+            dues = horizon.settle(ids)
+        for due in dues:
+            yield self._hand_out(horizon, due)
+            self._check_returned("settled()")
+        with self._planning():  # only now, so that ids do not depend on how the blocks were parted
+            dead = np.concatenate([*self._dying, np.empty(0, np.int32)])
+            self._dying.clear()
+            self._store.table["count"][dead] = 0
+            self._bounds.update(dead, self._store.table)
+            self._planner.forget(dead)
+            self._blocks_in_use = int(np.count_nonzero(self._store.table["count"]))
+
+    def _check_returned(self, call: str) -> None:
+        if self._out is not None:
+            raise ValueError(f"the next pass was asked for before {call} was called for the last one")
+
+    def _take_back(self, p: Pass) -> Due:
+        if self._out is None or self._out[0] is not p:
+            raise ValueError("a pass is given back once, and only the one that was handed out last")
+        due, self._out = self._out[1], None
+        return due
+
+    def _run(self, steps: Iterator[Step], views: Sequence[View], render: bool, owed: Owed | None) -> Iterator[Pass]:
         planner, bounds = self._planner, self._bounds
         exact = PassPlanner(bounds, views.__getitem__, self._settings, self._capacity)
         predicted = PassPlanner(bounds, views.__getitem__, self._settings, self._capacity, _PREDICTION_INFLATE)
@@ -125,10 +200,13 @@ class Residency:
                     dues = horizon.begin()
                 if dues is None:
                     return
+                if owed is not None and len(ids := owed(dues[0].plan.step, _union(dues))):
+                    yield from self._settle(horizon, ids)
+                    with self._planning():
+                        dues = horizon.again()
                 for due in dues:
                     yield self._hand_out(horizon, due)
-                    if self._out is not None:
-                        raise ValueError("the next pass was asked for before done() was called for the last one")
+                    self._check_returned("done()")
                 self.counters.steps += 1
         finally:
             self._leave(outer)
@@ -293,3 +371,12 @@ class Residency:
         self._check()
         if self._out is not None or self._planner.state.live.any():
             raise ValueError(f"{what} is for the time between two steps")
+
+
+def _union(dues: list[Due]) -> np.ndarray:
+    """The blocks of a step, ascending."""
+    return dues[0].plan.ids if len(dues) == 1 else np.unique(np.concatenate([d.plan.ids for d in dues]))
+
+
+def _no_views(camera: int) -> View:
+    raise ValueError(f"camera {camera} was asked for where there is none")

@@ -38,6 +38,16 @@ class Planner:
     def host_used(self) -> int:
         return self.host_slots - int(self.state.rings[3])
 
+    def grow(self, blocks: int) -> None:
+        """Makes room for blocks up to id `blocks` (exclusive); new ones are in the store."""
+        if blocks > len(self.state.where):
+            self.state = states.grown(self.state, blocks)
+        self.index = self.index.grown(len(self.state.where))
+
+    def forget(self, ids: np.ndarray) -> None:
+        """Blocks that died, none of them pinned: whatever holds them is free."""
+        states.forget(self.state, ids)
+
     def missing(self, ids: np.ndarray) -> np.ndarray:
         """Those of `ids` that are not in the arena."""
         return ids[self.state.where[ids] != ARENA]

@@ -38,6 +38,9 @@ class State(NamedTuple):
     rings: np.ndarray  # int64 [4]: first, count of arena_free; first, count of host_free
 
 
+_OF_BLOCKS = ("where", "slot", "dirty", "live", "pins", "key", "turn")  # fields with one entry a block
+
+
 def new_state(blocks: int, arena_slots: int, host_slots: int) -> State:
     """Everything in the store."""
     return State(
@@ -57,6 +60,24 @@ def new_state(blocks: int, arena_slots: int, host_slots: int) -> State:
         host_free=np.arange(host_slots, dtype=np.int32),
         rings=np.array([0, arena_slots, 0, host_slots], np.int64),
     )
+
+
+def grown(s: State, blocks: int) -> State:
+    """The same with entries for blocks up to id `blocks` (exclusive), which are in the store."""
+    fresh = new_state(max(blocks, len(s.where) * 5 // 4) - len(s.where), 0, 0)
+    return s._replace(**{name: np.concatenate([getattr(s, name), getattr(fresh, name)]) for name in _OF_BLOCKS})
+
+
+@numba.njit(nogil=True, cache=True)
+def forget(s: State, ids: np.ndarray) -> None:
+    """Blocks that died: whatever holds them is free."""
+    for b in ids:
+        if s.where[b] == ARENA:
+            leave_arena(s, b)
+        elif s.where[b] == HOST:
+            leave_host(s, b)
+        s.dirty[b] = False
+        s.key[b] = NEVER
 
 
 # -- slots ----------------------------------------------------------------------------------------------------------

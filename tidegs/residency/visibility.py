@@ -40,6 +40,20 @@ class Bounds:
         self.groups = np.zeros((7, groups), np.float32)
         self.update(np.arange(self.count, dtype=np.int32), table)
 
+    def grow(self, count: int) -> None:
+        """Makes room for blocks up to id `count` (exclusive); they are empty until `update`."""
+        self.count = max(count, self.count)
+        groups = -(-self.count // GROUP)
+        if groups > self.groups.shape[1]:
+            groups = max(groups, self.groups.shape[1] * 5 // 4)
+            blocks, old = np.zeros((7, groups * GROUP), np.float32), self.groups
+            blocks[3:6] = _EMPTY
+            blocks[:, : self.blocks.shape[1]] = self.blocks
+            self.groups = np.zeros((7, groups), np.float32)
+            self.groups[3:6] = _EMPTY
+            self.groups[:, : old.shape[1]] = old
+            self.blocks = blocks
+
     def update(self, ids: np.ndarray, table: np.ndarray) -> None:
         """Takes over the bounds of blocks `ids` (int32) from the table; a block of count 0 is never seen."""
         rows = table[ids]

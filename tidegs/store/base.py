@@ -26,6 +26,9 @@ TABLE_DTYPE = np.dtype(
         ("event", np.int32),  # last deferred event that was settled
         ("opacity_mass", np.float32),  # sum of sigmoid(opacity), as last settled
         ("dead", np.int32),  # rows under the opacity threshold, as last settled
+        ("doomed", np.int32),  # of them, rows that relocation has replaced elsewhere: they go when the block settles
+        ("relocated", np.int32),  # children that relocation has given to the block: drawn when it settles
+        ("added", np.int32),  # children that growth has given to the block: drawn when it settles
     ]
 )
 
@@ -85,6 +88,9 @@ class Store(Protocol):
 
     def stow(self, blocks: Sequence[int], slots: Sequence[int], scratch: bool = False) -> None:
         """`write` of arena slots, by their numbers."""
+
+    def allocate(self, n: int) -> np.ndarray:
+        """`n` free block ids (int64, ascending), lowest first, with count 1; `table` may be another array then."""
 
     def commit(self, meta: bytes) -> int:
         """Makes all that was written, and the table, the newest snapshot, with `meta` (the trainer's state) in it;

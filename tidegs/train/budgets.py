@@ -14,6 +14,7 @@ from tidegs.gaussians.layout import RecordLayout
 from tidegs.machine import available_memory, human
 
 STAGING_SLOTS = 16  # host slots that only pass blocks through between the store and the arena
+GROWTH = 4  # times the blocks of its seeds, which a scene that grows is expected to have at the end
 IN_CORE_SHARE = 0.5  # of the free memory: a scene up to this is kept whole
 ARENA_SHARE, HOST_SHARE = 0.3, 0.25  # of the free memory, otherwise
 
@@ -78,27 +79,35 @@ def choose_budgets(
     """
     free = available_memory() if free is None else free
     layout = slot_layout(config, record)
+    room = blocks if config.strategy == "none" else max(blocks, _blocks_of(config, record, free, layout))
     if config.device_memory == "auto" and device_slots is not None:
         reason = "the arena is what the GPU has free, less what rendering needs"
         arena = device_slots(layout)
     elif config.device_memory == "auto":
-        fits = blocks * layout.slot_nbytes <= free * IN_CORE_SHARE
+        fits = blocks * (1 if room == blocks else GROWTH) * layout.slot_nbytes <= free * IN_CORE_SHARE
         reason = f"{human(free)} of memory are free"
-        arena = blocks if fits else int(free * ARENA_SHARE) // layout.slot_nbytes
+        arena = int(free * (IN_CORE_SHARE if fits else ARENA_SHARE)) // layout.slot_nbytes
     else:
         reason = "as asked"
         arena = _slots(config.device_memory, blocks, layout, "device_memory")
-    arena = min(arena, blocks)
+    arena = min(arena, room)
     keeps = config.host_memory == "auto" or parse_memory(config.host_memory, 1 << 40, "host_memory") > 0
     if not keeps:
         host = STAGING_SLOTS
     elif config.host_memory != "auto":
         host = _slots(config.host_memory, blocks, layout, "host_memory")
-    elif arena >= blocks:
+    elif arena >= room:
         host = STAGING_SLOTS
     else:
-        host = min(blocks, int(free * HOST_SHARE) // layout.slot_nbytes)
+        host = min(room, int(free * HOST_SHARE) // layout.slot_nbytes)
     return Budgets(layout, blocks, arena, max(host, 1), reason, keeps)
+
+
+def _blocks_of(config: TrainConfig, record: RecordLayout, free: int, layout: RecordLayout) -> int:
+    """The most blocks that a scene that grows is given room for in memory; blocks are at least about half full."""
+    most = config.cap_max if config.strategy == "mcmc" else config.max_gaussians
+    room = free // layout.slot_nbytes
+    return min(room, -(-2 * most // record.capacity)) if most else room
 
 
 def _slots(text: str, blocks: int, layout: RecordLayout, name: str) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tidegs.config import TrainConfig
 from tidegs.device.base import AdamSettings, RenderSettings
+from tidegs.train.strategies.choose import strategy_of
+from tidegs.train.strategies.settings import MCMCStrategy
 
 MEANS_DECAY = 0.01  # of the means' rate, reached at the last step (gsplat's ExponentialLR)
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-15
 
 
-def adam_settings(config: TrainConfig, step: int, extent: float) -> AdamSettings:
-    """Adam of one step, counted from 0. `extent` is the scene's, in scene units.
+def adam_settings(config: TrainConfig, step: int, extent: float, gaussians: int = 0) -> AdamSettings:
+    """Adam of one step, counted from 0. `extent` is the scene's, in scene units; `gaussians`: their number, over which
+    a strategy's regularisation is a mean.
 
     A step of b cameras uses rates times sqrt(b), betas to the power of b and eps over sqrt(b), which keeps the
     noise of the updates (Grendel, arXiv 2406.18533, section 4.2; gsplat scales rates and eps alike).
@@ -33,7 +37,19 @@ def adam_settings(config: TrainConfig, step: int, extent: float) -> AdamSettings
         beta1=BETA1**b,
         beta2=BETA2**b,
         eps=EPS / k,
+        **_of_strategy(config, step, gaussians),
     )
+
+
+def _of_strategy(config: TrainConfig, step: int, gaussians: int) -> dict[str, Any]:
+    """What the strategy adds to the optimizer's settings."""
+    strategy = strategy_of(config)
+    if isinstance(strategy, MCMCStrategy):
+        n = max(1, gaussians)
+        return {"opacity_reg": strategy.opacity_reg / n, "scale_reg": strategy.scale_reg / (3 * n)}
+    if strategy is not None and strategy.collects(step):
+        return {"cameras": config.batch_size}
+    return {}
 
 
 def render_settings(config: TrainConfig, step: int) -> RenderSettings:

@@ -29,6 +29,7 @@ from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import Session, ingest_file, ingest_scene, open_scene
 from tidegs.train.state import steps_done
+from tidegs.train.strategies.choose import check_strategy
 from tidegs.train.summary import build_summary
 from tidegs.train.trainer import Trainer
 from tidegs.train.watchers import LogFile, TensorBoard, Watcher, check_watchers
@@ -71,8 +72,10 @@ def run_training(request: RunRequest) -> RunOutcome:
     if request.resume:
         scene = open_scene(request.scene or Path(result.read_run().scene), config, request.quiet)
         store = result.store_path()
+        check_strategy(config, result.config())
         write_bytes(result.cfg, dump_config(config).encode())
     else:
+        check_strategy(config)
         store = request.store or request.out / "store"
         _refuse_existing(result)
         assert request.scene is not None

@@ -34,6 +34,7 @@ from tidegs.train.log import say
 from tidegs.train.order import CameraOrder, open_order
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
+from tidegs.train.strategies.choose import strategy_of
 
 
 def open_scene(root: Path, config: TrainConfig, quiet: bool) -> Scene:
@@ -44,6 +45,12 @@ def open_scene(root: Path, config: TrainConfig, quiet: bool) -> Scene:
     return scene
 
 
+def record_layout(config: TrainConfig) -> RecordLayout:
+    """Of a new store: with the statistics that the strategy goes by."""
+    strategy = strategy_of(config)
+    return RecordLayout(config.block_capacity, config.sh_degree, strategy.stat_components if strategy else 0)
+
+
 def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = False) -> None:
     """Makes the block store of a scene's seed points. Raises SceneError where there are none."""
     points = scene.require_points()
@@ -52,7 +59,7 @@ def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = Fa
         init_opacity=config.init_opacity,
         progress=not quiet and sys.stderr.isatty(),
     )
-    layout = RecordLayout(config.block_capacity, config.sh_degree)
+    layout = record_layout(config)
     chunks = ((c.xyz, c.rgb) for c in points.chunks())
     ingest_points(path, chunks, layout, options).close()
 
@@ -60,7 +67,7 @@ def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = Fa
 def ingest_file(scene: Scene, path: Path, config: TrainConfig, file: GaussianFile, quiet: bool = False) -> None:
     """Makes the block store of a file of Gaussians in the frame of the input scene. Harmonics above the settings'
     degree are left out, missing ones are zero. Raises FormatError."""
-    layout = RecordLayout(config.block_capacity, config.sh_degree)
+    layout = record_layout(config)
     finite = Finite(file)
 
     def rows() -> Iterator[np.ndarray]:

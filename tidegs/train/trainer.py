@@ -15,6 +15,7 @@ from typing import Any
 
 from tidegs.files import write_json
 from tidegs.train.exposure import Exposures
+from tidegs.train.growth import Growth
 from tidegs.train.log import TrainLog
 from tidegs.train.passes import PassRunner, StepSettings
 from tidegs.train.rates import adam_settings, render_settings
@@ -55,6 +56,7 @@ class Trainer:
             self._exposures = Exposures(len(session.views), session.config.exposure_lr, session.config.max_steps)
             restore_exposures(session.store, self._exposures)
         self._runner = PassRunner(session.device, session.views.__getitem__, session.target, self._exposures)
+        self._growth = Growth(session, log.say)
 
     @property
     def seconds(self) -> float:
@@ -67,6 +69,8 @@ class Trainer:
             while self.step < config.max_steps and not self._interrupted:
                 self._train_until(self._next_stop())
                 stop = self.step in {*config.eval_steps, *config.ply_steps, config.max_steps}
+                if stop:
+                    self._growth.settle_all(self.step)
                 if stop or self._interrupted or self._snapshot_due():
                     self.snapshot()
                 if stop and self._at_step:
@@ -88,15 +92,20 @@ class Trainer:
         session = self.session
         losses = 0.0
         session.images.announce(c for step in self.order.steps(self.step, stop) for c in step.cameras)
-        for one in session.residency.run(self.order.steps(self.step, stop), session.views):
+        for one in session.residency.run(self.order.steps(self.step, stop), session.views, self._growth.owed):
+            if one.phase == "settle":
+                self._growth.settle(one, one.step)
+                continue
             settings = self._settings(one.step)
             log_now = self.log.due(one.step + 1)
             updates = self._runner.run(one, settings, with_mse=log_now)
+            self._growth.updated(one, updates)
             session.residency.done(one, updates)
             if one.phase == "whole" and self._runner.loss is not None:
                 losses += self._runner.loss.total / session.config.batch_size
             if one.last_of_step:
                 self.step = one.step + 1
+                self._growth.step_done(one.step)
                 self.log.step(losses)
                 losses = 0.0
                 if log_now:
@@ -110,7 +119,7 @@ class Trainer:
         config = self.session.config
         return StepSettings(
             render_settings(config, step),
-            adam_settings(config, step, self.session.scene.extent),
+            adam_settings(config, step, self.session.scene.extent, self._growth.gaussians()),
             config.ssim_lambda,
             config.batch_size,
             step,

@@ -1,0 +1,78 @@
+"""The strategy of a run, as the trainer sees it: what is owed before a step, what follows an update, what a step ends.
+
+Invariant: without a strategy every call is free and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidegs.device.base import BlockUpdates
+from tidegs.residency.passes import Pass
+from tidegs.residency.pipeline import Owed
+from tidegs.train.noise import Noise, draw_relocation
+from tidegs.train.rates import adam_settings
+from tidegs.train.settle import Settler
+from tidegs.train.strategies.choose import strategy_of
+from tidegs.train.strategies.settings import MCMCStrategy
+
+if TYPE_CHECKING:
+    from tidegs.train.session import Session
+
+
+class Growth:
+    """Of one session. `say` tells the user a sentence."""
+
+    def __init__(self, session: Session, say: Callable[[str], None]) -> None:
+        config = session.config
+        self._session, self._strategy = session, strategy_of(config)
+        self._settler: Settler | None = None
+        self._noise: Noise | None = None
+        if self._strategy is None:
+            return
+        layout, extent = session.budgets.layout, session.scene.extent
+        self._settler = Settler(
+            self._strategy,
+            session.store,
+            session.device,
+            layout,
+            config.seed,
+            extent,
+            config.max_steps,
+            config.max_gaussians,
+            say,
+        )
+        if isinstance(self._strategy, MCMCStrategy):
+            self._noise = Noise(self._strategy, layout, config.seed, lambda s: adam_settings(config, s, extent).lrs[0])
+
+    def gaussians(self) -> int:
+        """Rows in use, where the step's settings depend on them."""
+        return self._session.num_gaussians if self._noise else 0
+
+    @property
+    def owed(self) -> Owed | None:
+        """Tells which blocks must be settled before a step; None where none ever are."""
+        return self._settler.owed if self._settler else None
+
+    def settle(self, p: Pass, step: int) -> None:
+        """Settles the blocks of a pass of phase "settle" before `step`."""
+        assert self._settler is not None
+        self._session.residency.settled(p, self._settler.settle(p, step))
+
+    def settle_all(self, step: int) -> None:
+        """Settles every block that is owed an event, between two steps: for evaluation, export and the end."""
+        if self._settler is not None and len(ids := self._settler.owed_blocks(step)):
+            for p in self._session.residency.settle(ids):
+                self.settle(p, step)
+
+    def updated(self, p: Pass, updates: BlockUpdates | None) -> None:
+        """A pass has updated its blocks."""
+        if self._noise is not None and self._settler is not None and updates is not None:
+            with self._settler.slots(p) as slots:
+                self._noise.apply(p, updates, slots, self._session.store.table)
+
+    def step_done(self, step: int) -> None:
+        """A step has ended: a global draw may follow."""
+        if isinstance(self._strategy, MCMCStrategy) and self._strategy.at(step):
+            draw_relocation(self._strategy, self._session.store.table, self._session.config.seed, step)

@@ -1,0 +1,171 @@
+"""Settles deferred events: refine, reset and relocate catch up with a block when a step next needs it.
+
+Invariant: what becomes of a block depends on its rows, its row of the table, the settings and the step alone, and new
+blocks get their ids in ascending order of their parents; so on the cameras, never on what was resident.
+"""
+
+from __future__ import annotations
+
+import bisect
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tidegs.device.base import Device
+from tidegs.gaussians.layout import RecordLayout
+from tidegs.residency.passes import Pass
+from tidegs.residency.settlement import Settled
+from tidegs.store.base import TABLE_DTYPE
+from tidegs.store.block_store import BlockStore
+from tidegs.store.memory import aligned_slots
+from tidegs.train.strategies.chance import stream
+from tidegs.train.strategies.divide import parts_of
+from tidegs.train.strategies.refine import refine, reset_opacities
+from tidegs.train.strategies.relocate import add_children, dead_rows, opacity_mass
+from tidegs.train.strategies.rows import Planes, planes_of, put_rows, row_bounds, take_rows
+from tidegs.train.strategies.settings import Event, MCMCStrategy, Strategy
+
+_DISK_RESERVE = 256 << 20  # bytes left alone
+_GROWTH = 3  # records that a block becomes at most, beside its old one
+
+
+class Settler:
+    """Knows which blocks are owed events, and settles them on their slots."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        store: BlockStore,
+        device: Device,
+        layout: RecordLayout,
+        seed: int,
+        extent: float,
+        last_step: int,
+        max_gaussians: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """`layout`: of slots. `extent`: the scene's, scene units. `max_gaussians`: 0 for no limit but the disk's."""
+        self._strategy, self._store, self._device, self._layout = strategy, store, device, layout
+        self._seed, self._extent, self._say = seed, extent, say
+        self._most = max_gaussians or np.iinfo(np.int64).max
+        self._events: list[Event] = [e for step in range(last_step) for e in strategy.at(step)]
+        self._steps = [e.step for e in self._events]
+        self._total = 0  # Gaussians, as settled so far
+        self._may_grow = True
+
+    def owed(self, step: int, ids: np.ndarray) -> np.ndarray:
+        """Those of the blocks `ids` that must be settled before `step`."""
+        table = self._store.table
+        if isinstance(self._strategy, MCMCStrategy):
+            due = table["relocated"][ids] + table["added"][ids] + table["doomed"][ids] > 0
+        else:
+            at = bisect.bisect_left(self._steps, step)
+            due = table["event"][ids] < (self._steps[at - 1] if at else 0)
+        return ids[due]
+
+    def owed_blocks(self, step: int) -> np.ndarray:
+        """All blocks that must be settled before `step`, int32, ascending."""
+        return self.owed(step, np.flatnonzero(self._store.table["count"] > 0).astype(np.int32))
+
+    def settle(self, p: Pass, step: int) -> Settled:
+        """Settles the blocks of a pass of phase "settle" before `step`."""
+        self._begin(p, step)
+        table = self._store.table
+        found = Settled(table[p.ids].copy(), np.zeros(len(p.ids), bool))
+        born: list[tuple[np.ndarray, np.void]] = []
+        with self.slots(p) as slots:
+            for i, (block, slot) in enumerate(zip(p.ids.tolist(), slots, strict=True)):
+                row = found.rows[i]
+                rows, count = self._settle_block(block, slot, row, step)
+                self._total += count - int(row["count"])
+                found.touched[i] = rows is not None
+                row["count"] = count
+                if rows is not None and count:
+                    self._place(slot, row, rows, count, born)
+        found.born_slots = [slot for slot, _ in born]
+        found.born_rows = np.array([row for _, row in born], TABLE_DTYPE)
+        return found
+
+    def _begin(self, p: Pass, step: int) -> None:
+        """Counts the Gaussians once a step, so that the count does not depend on how its blocks are parted."""
+        if p.part == 0:
+            self._total = int(self._store.table["count"].sum())
+        free = shutil.disk_usage(Path(self._store.path)).free - _DISK_RESERVE
+        fits = free > _GROWTH * len(p.ids) * self._layout.record_nbytes
+        if self._may_grow and not fits:
+            self._say(f"{self._store.path}: the disk is nearly full, so the scene stops growing; free some space")
+        self._may_grow = fits
+
+    @contextmanager
+    def slots(self, p: Pass) -> Iterator[list[np.ndarray]]:
+        """The slots of the pass as host memory, uint8 [slot_nbytes] each; what is written there counts."""
+        arenas = p.blocks.slots.tolist()
+        if self._device.name == "cpu":
+            yield [self._device.arena[a] for a in arenas]  # type: ignore[attr-defined]
+            return
+        slots = list(aligned_slots(len(arenas), self._layout.slot_nbytes))
+        self._device.download(arenas, slots)
+        yield slots
+        self._device.upload(slots, arenas)
+
+    def _settle_block(self, block: int, slot: np.ndarray, row: np.void, step: int) -> tuple[Planes | None, int]:
+        """The block's rows once it is settled (None: as they are), and how many."""
+        planes, count = planes_of(self._layout, slot), int(row["count"])
+        if isinstance(self._strategy, MCMCStrategy):
+            return self._relocate(self._strategy, block, planes, row, step)
+        first = bisect.bisect_right(self._steps, int(row["event"]))
+        last = bisect.bisect_left(self._steps, step)
+        changed = False
+        for event in self._events[first:last]:
+            changed = True
+            if event.kind == "reset":
+                reset_opacities(self._strategy, planes, count)
+                continue
+            room = self._most - self._total - (count - int(row["count"])) if self._may_grow else 0
+            place = (self._seed, block)
+            new = refine(self._strategy, planes, count, event.step, self._extent, max(room, 0), place)
+            if new is not None:
+                planes, count = new
+        row["event"] = self._steps[last - 1] if last else 0
+        return (planes if changed else None), count
+
+    def _relocate(
+        self, strategy: MCMCStrategy, block: int, planes: Planes, row: np.void, step: int
+    ) -> tuple[Planes, int]:
+        """Dead rows that were replaced elsewhere go, children that were given to the block are drawn."""
+        count, key = int(row["count"]), stream(self._seed, step, block)
+        dead = dead_rows(planes, count, strategy.min_opacity)
+        gone = dead if row["doomed"] else np.zeros(count, bool)
+        floor, relocated = strategy.min_opacity, int(row["relocated"])
+        planes, count = add_children(planes, count, gone, relocated, floor, key, 0)
+        if row["added"]:
+            planes, count = add_children(planes, count, None, int(row["added"]), floor, key, relocated)
+        row["doomed"] = row["relocated"] = row["added"] = 0
+        return planes, count
+
+    def _place(
+        self, slot: np.ndarray, row: np.void, rows: Planes, count: int, born: list[tuple[np.ndarray, np.void]]
+    ) -> None:
+        """Writes the rows to the slot, and to new slots what is beyond its capacity; sets bounds and sums."""
+        parts = parts_of(rows.base, count, self._layout.capacity)
+        for i, part in enumerate(parts):
+            own = rows if len(parts) == 1 else take_rows(rows, part, np.zeros(len(part), np.uint8))
+            target, target_row = slot, row
+            if i > 0:
+                target, target_row = aligned_slots(1, self._layout.slot_nbytes)[0], row.copy()
+                target[:] = 0
+                born.append((target, target_row))
+            if own.base.ctypes.data != planes_of(self._layout, target).base.ctypes.data:
+                put_rows(planes_of(self._layout, target), own)
+            self._describe(target, target_row, len(part))
+
+    def _describe(self, slot: np.ndarray, row: np.void, count: int) -> None:
+        base = planes_of(self._layout, slot).base
+        lo, hi = np.empty(3, np.float32), np.empty(3, np.float32)
+        row["extent"] = row_bounds(base, count, lo, hi)
+        row["lo"], row["hi"], row["count"] = lo, hi, count
+        if isinstance(self._strategy, MCMCStrategy):
+            row["opacity_mass"], row["dead"] = opacity_mass(base, count, np.float32(self._strategy.min_opacity))

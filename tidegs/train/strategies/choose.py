@@ -1,0 +1,51 @@
+"""The strategy that a run's settings name."""
+
+from __future__ import annotations
+
+from tidegs.config import TrainConfig
+from tidegs.errors import ConfigError
+from tidegs.train.strategies.settings import DefaultStrategy, MCMCStrategy, Strategy
+
+
+def check_strategy(config: TrainConfig, begun: TrainConfig | None = None) -> None:
+    """Raises ConfigError where the device cannot serve the strategy, or where a run that was `begun` with another goes
+    on: its store lacks what this one goes by."""
+    if config.strategy != "none" and config.device != "cpu":
+        raise ConfigError(
+            f"strategy {config.strategy} does not run on device {config.device} yet, which collects no statistics of "
+            "gradients: use --strategy none, or --device cpu"
+        )
+    if begun is not None and config.strategy != begun.strategy:
+        raise ConfigError(
+            f"the run was begun with strategy {begun.strategy} and cannot go on with {config.strategy}: leave it, or "
+            "start a new run with --init from its PLY"
+        )
+
+
+def strategy_of(config: TrainConfig) -> Strategy | None:
+    """None for "none"."""
+    if config.strategy == "default":
+        return DefaultStrategy(
+            prune_opa=config.prune_opa,
+            grow_grad2d=config.grow_grad2d,
+            grow_scale3d=config.grow_scale3d,
+            prune_scale3d=config.prune_scale3d,
+            refine_start_iter=config.refine_start_iter,
+            refine_stop_iter=config.last_refine,
+            reset_every=config.reset_every,
+            refine_every=config.refine_every,
+            pause_refine_after_reset=config.pause_refine_after_reset,
+            revised_opacity=config.revised_opacity,
+        )
+    if config.strategy == "mcmc":
+        return MCMCStrategy(
+            cap_max=config.cap_max,
+            noise_lr=config.noise_lr,
+            refine_start_iter=config.refine_start_iter,
+            refine_stop_iter=config.last_refine,
+            refine_every=config.refine_every,
+            min_opacity=config.min_opacity,
+            opacity_reg=config.opacity_reg,
+            scale_reg=config.scale_reg,
+        )
+    return None
