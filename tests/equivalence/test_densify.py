@@ -8,11 +8,12 @@ import signal
 import pytest
 
 from tests.training import assert_same, settings, train
+from tidegs.cli.main import main
 from tidegs.device.cpu import CpuDevice
 from tidegs.store.block_store import BlockStore
 
-EVENTS = {"refine_start_iter": 5, "refine_every": 12, "refine_stop_iter": 70, "max_steps": 80}
-DEFAULT = {**EVENTS, "strategy": "default", "reset_every": 40, "grow_grad2d": 1e-4, "max_gaussians": 16_000}
+EVENTS = {"refine_start_iter": 3, "refine_every": 8, "refine_stop_iter": 44, "max_steps": 48}
+DEFAULT = {**EVENTS, "strategy": "default", "reset_every": 24, "grow_grad2d": 1e-4, "max_gaussians": 16_000}
 MCMC = {**EVENTS, "strategy": "mcmc", "cap_max": 15_000}
 
 
@@ -34,7 +35,7 @@ def run_both(scene, tmp_path, changes):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("strategy", [DEFAULT, MCMC], ids=["default", "mcmc"])
 def test_generated_city(city, tmp_path, strategy, batch):
-    steps = 80 if batch == 1 else 40
+    steps = 48 if batch == 1 else 27
     summary, _ = run_both(city, tmp_path, {**strategy, "batch_size": batch, "max_steps": steps})
     with BlockStore.open(tmp_path / "in" / "store", readonly=True) as store:
         table = store.table
@@ -45,18 +46,32 @@ def test_generated_city(city, tmp_path, strategy, batch):
 @pytest.mark.parametrize("strategy", [DEFAULT, MCMC], ids=["default", "mcmc"])
 def test_cameras_in_parts(city, tmp_path, strategy):
     """Cameras, and the blocks to be settled, come in parts; ids of new blocks do not depend on how."""
-    run_both(city, tmp_path, {**strategy, "max_pass_blocks": 11, "max_steps": 40})
+    run_both(city, tmp_path, {**strategy, "max_pass_blocks": 11, "max_steps": 27})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["default", "mcmc"])
+def test_many_steps(tmp_path, strategy):
+    """Fifteen refines and, by `default`, two resets of opacities, with gsplat's thresholds; few rows, so that 1,500
+    steps take minutes."""
+    scene = tmp_path / "hamlet"
+    sizes = ["--aerial", "10", "--street", "0", "--size", "64", "48", "--points", "4000", "--points-from", "all"]
+    assert main(["synth", str(scene), "--preset", "tiny", "--extent", "200", *sizes]) == 0
+    events = {"refine_start_iter": 50, "refine_every": 80, "refine_stop_iter": 1300, "max_steps": 1500}
+    limits = {"reset_every": 480, "max_gaussians": 6_000, "cap_max": 6_000}
+    summary, _ = run_both(scene, tmp_path, {**events, **limits, "strategy": strategy})
+    assert summary["num_gaussians"] != 4_000
 
 
 @pytest.mark.parametrize("strategy", [DEFAULT, MCMC], ids=["default", "mcmc"])
 def test_a_run_that_stopped_and_went_on_gives_the_same_bits(city, tmp_path, monkeypatch, strategy):
     """Stopped where some blocks are owed events, and resumed under other budgets."""
-    run = {**strategy, "max_steps": 40, "order": "shuffle", "device_memory": "40%"}
+    run = {**strategy, "max_steps": 30, "order": "shuffle", "device_memory": "40%"}
     train(city, tmp_path / "whole", settings(**run))
     calls, real = iter(range(1 << 30)), CpuDevice.update
 
     def update(self, *args):
-        if next(calls) == 25:
+        if next(calls) == 20:
             os.kill(os.getpid(), signal.SIGINT)
         return real(self, *args)
 

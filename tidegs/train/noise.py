@@ -15,7 +15,6 @@ from tidegs.gaussians.layout import RecordLayout
 from tidegs.residency.passes import Pass
 from tidegs.train.strategies.chance import stream
 from tidegs.train.strategies.relocate import add_noise, opacity_mass
-from tidegs.train.strategies.rows import planes_of
 from tidegs.train.strategies.settings import MCMCStrategy
 
 _NOISE = 1_000_003  # its random numbers are others than those of events
@@ -40,7 +39,7 @@ class Noise:
         floor = np.float32(self._strategy.min_opacity)
         for i in np.flatnonzero(p.flags & BlockFlags.LAST_OF_STEP).tolist():
             block, count = int(p.ids[i]), int(p.blocks.counts[i])
-            base = planes_of(self._layout, slots[i]).base
+            base = self._layout.view(slots[i], "base")
             variance = self._sum(p.step + 1) - self._sum(int(table["event"][block]))
             scaler = np.float32(self._strategy.noise_lr * max(variance, 0.0) ** 0.5)
             key = stream(self._seed + _NOISE, p.step, block)

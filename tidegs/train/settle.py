@@ -158,12 +158,13 @@ class Settler:
                 target, target_row = aligned_slots(1, self._layout.slot_nbytes)[0], row.copy()
                 target[:] = 0
                 born.append((target, target_row))
-            if own.base.ctypes.data != planes_of(self._layout, target).base.ctypes.data:
-                put_rows(planes_of(self._layout, target), own)
+            planes = planes_of(self._layout, target)
+            if own.base.ctypes.data != planes.base.ctypes.data:
+                put_rows(planes, own)
             self._describe(target, target_row, len(part))
 
     def _describe(self, slot: np.ndarray, row: np.void, count: int) -> None:
-        base = planes_of(self._layout, slot).base
+        base = self._layout.view(slot, "base")
         lo, hi = np.empty(3, np.float32), np.empty(3, np.float32)
         row["extent"] = row_bounds(base, count, lo, hi)
         row["lo"], row["hi"], row["count"] = lo, hi, count
