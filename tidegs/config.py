@@ -80,6 +80,7 @@ class TrainConfig:
     refine_every: int = option(100, DENSIFY, "steps between refinements", low=1)
     reset_every: int = option(3000, DENSIFY, "default: steps between opacity resets", low=1)
     pause_refine_after_reset: int = option(0, DENSIFY, "default: steps without refinement after a reset", low=0)
+    absgrad: bool = option(False, DENSIFY, "default: go by absolute gradients; with --grow-grad2d 8e-4")
     revised_opacity: bool = option(False, DENSIFY, "default: halves of a split get less opacity")
     grow_grad2d: float = option(2e-4, DENSIFY, "default: grow above this gradient", low=0)
     grow_scale3d: float = option(0.01, DENSIFY, "default: split above this share of the extent", low=0)

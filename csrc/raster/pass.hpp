@@ -69,7 +69,7 @@ public:
         return groups * W;
     }
     int64_t ranges() const { return (int64_t)cuts_.size() - 1; }
-    int64_t visit_nbytes() const { return sizeof(Visit) + sizeof(Partial) + 1; }
+    int64_t visit_nbytes() const { return sizeof(Visit) + sizeof(Partial) + (cam_.absgrad ? sizeof(AbsPartial) : 0) + 1; }
 
 private:
     bool whole() const { return cuts_.size() <= 2; }
@@ -175,6 +175,7 @@ private:
         visits_.reserve(std::max<int64_t>(starts_[tiles], 1));
         partials_.reserve(std::max<int64_t>(starts_[tiles], 1));
         live_.reserve(std::max<int64_t>(starts_[tiles], 1));
+        if (cam_.absgrad) abs_partials_.reserve(std::max<int64_t>(starts_[tiles], 1));
         Pool::get().run(groups, [&](int gr, int) {
             uint32_t* counts = &counts_[(size_t)gr * tiles];
             std::vector<int> touched;
@@ -222,14 +223,11 @@ private:
     }
 
     void differentiate(int first, int last, const ImageGrad& grad) {
+        const auto backward = grad.depth ? cam_.absgrad ? tile_backward<true, true> : tile_backward<true, false>
+                              : cam_.absgrad ? tile_backward<false, true> : tile_backward<false, false>;
         Pool::get().run(last - first, [&](int i, int) {
-            const TilePlace at = place(first + i);
-            const TileState& state = states_[first + i];
-            const Visit* visits = &visits_[starts_[i]];
-            if (grad.depth)
-                tile_backward<true>(splats_.data(), visits, at, cam_.background, state, grad, partials_.data(), live_.data());
-            else
-                tile_backward<false>(splats_.data(), visits, at, cam_.background, state, grad, partials_.data(), live_.data());
+            backward(splats_.data(), &visits_[starts_[i]], place(first + i), cam_.background, states_[first + i], grad,
+                     partials_.data(), abs_partials_.data(), live_.data());
         }, "differentiate");
     }
 
@@ -241,13 +239,21 @@ private:
             for (int c = 0; c < PARTIALS; ++c) sum[c] += p[c];
         }
     }
+    void fold_abs(const Splat& splat, AbsPartial& sum) const {
+        for (uint32_t k = splat.first; k < splat.first + splat.count; ++k)
+            if (live_[k]) sum.x += abs_partials_[k].x, sum.y += abs_partials_[k].y;
+    }
     void fold_range(bool first) {
         sums_.reserve(std::max<size_t>(splat_count_, 1) * PARTIALS);
+        if (cam_.absgrad) abs_sums_.reserve(std::max<size_t>(splat_count_, 1));
         Pool::get().run((int)items_.size(), [&](int i, int) {
             for (uint32_t s = items_[i].first; s < items_[i].first + items_[i].count; ++s) {
                 float* sum = &sums_[(size_t)s * PARTIALS];
                 if (first) std::fill(sum, sum + PARTIALS, 0.0f);
                 fold(splats_[s], sum);
+                if (!cam_.absgrad) continue;
+                if (first) abs_sums_[s] = {};
+                fold_abs(splats_[s], abs_sums_[s]);
             }
         }, "fold");
     }
@@ -264,6 +270,11 @@ private:
             const float rgb[3] = {splat.r, splat.g, splat.bl};
             for (int c = 0; c < 3; ++c)
                 if (!(rgb[c] > 0.0f)) grad.v[6 + c][splat.row] = 0.0f;  // the colour was clamped
+            if (!cam_.absgrad) continue;
+            AbsPartial absolute{};
+            if (whole()) fold_abs(splat, absolute);
+            if (!whole()) absolute = abs_sums_[s];
+            grad.abs[0][splat.row] = absolute.x, grad.abs[1][splat.row] = absolute.y;
         }
     }
     void update(int from, int to, Blocks blocks, const uint8_t* flags, const Adam& adam, const Updates& out) {
@@ -309,6 +320,7 @@ private:
     Scratch<Splat> splats_;
     Scratch<Visit> visits_;
     Scratch<Partial> partials_;
+    Scratch<AbsPartial> abs_partials_, abs_sums_;  // used where the camera asks for them
     Scratch<uint8_t> live_;
     Scratch<TileState> states_;
     Scratch<float> sums_;

@@ -11,6 +11,11 @@ struct Partial {
 };
 constexpr int PARTIALS = 10;
 
+// Sums over pixels of |dL/dmean2d|, where densification goes by them.
+struct AbsPartial {
+    float x, y;
+};
+
 // A group while it is differentiated.
 struct alignas(64) GroupGrad {
     vf x, y;            // pixel centres
@@ -39,10 +44,12 @@ inline void begin_tile_grad(const TileState& tile, const float* background, cons
     }
 }
 
-// Writes partials[visit.slot] and sets live[visit.slot] for each visit that added to a pixel.
-template <bool DEPTH>
+// Writes partials[visit.slot] (and, with ABS, abs[visit.slot]) and sets live[visit.slot] for each visit that added to a
+// pixel.
+template <bool DEPTH, bool ABS>
 inline void tile_backward(const Splat* splats, const Visit* visits, const TilePlace& place, const float* background,
-                          const TileState& tile, const ImageGrad& grad, Partial* partials, uint8_t* live) {
+                          const TileState& tile, const ImageGrad& grad, Partial* partials, AbsPartial* abs_partials,
+                          uint8_t* live) {
     GroupGrad groups[GROUPS];
     begin_tile_grad<DEPTH>(tile, background, place, grad, groups);
     for (int v = tile.visits - 1; v >= 0; --v) {
@@ -50,7 +57,7 @@ inline void tile_backward(const Splat* splats, const Visit* visits, const TilePl
         if (!visits[v].groups) continue;
         const Splat& s = splats[visits[v].splat];
         const float mx = s.mx - place.x0, my = s.my - place.y0;
-        vf s0{}, sx{}, sy{}, sxx{}, sxy{}, syy{}, cr{}, cg{}, cb{}, cd{};
+        vf s0{}, sx{}, sy{}, sxx{}, sxy{}, syy{}, cr{}, cg{}, cb{}, cd{}, ax{}, ay{};
         for (uint64_t m = visits[v].groups; m; m &= m - 1) {
             GroupGrad& g = groups[group_of(m)];
             const vf dx = g.x - mx, dy = g.y - my;
@@ -72,12 +79,17 @@ inline void tile_backward(const Splat* splats, const Visit* visits, const TilePl
             const vf dsx = ds * dx, dsy = ds * dy;
             s0 += ds, sx += dsx, sy += dsy;
             sxx = fma(dsx, dx, sxx), sxy = fma(dsx, dy, sxy), syy = fma(dsy, dy, syy);
+            if (ABS) {  // dsigma/dmean of the exponent in log2_alpha
+                ax += abs(fma(set1(2 * s.a), dsx, s.b * dsy));
+                ay += abs(fma(set1(2 * s.c), dsy, s.b * dsx));
+            }
         }
         Partial& out = partials[visits[v].slot];
         sum4(-s0, -sx, -sy, -sxx, &out.s);
         sum4(-sxy, -syy, cr, cg, &out.sxy);
         out.b = sum(cb);
         out.depth = DEPTH ? sum(cd) : 0.0f;
+        if (ABS) abs_partials[visits[v].slot] = {LN2 * sum(ax), LN2 * sum(ay)};
         live[visits[v].slot] = 1;
     }
 }

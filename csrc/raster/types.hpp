@@ -27,7 +27,7 @@ struct Camera {
     float R[9], t[3], position[3];
     float fx, fy, cx, cy;
     int32_t width, height;
-    int32_t sh_degree, antialiased;
+    int32_t sh_degree, antialiased, absgrad;
     float near_plane, far_plane, eps2d, radius_clip;
     float background[3];
 };

@@ -22,6 +22,7 @@ struct alignas(64) ItemGrad {
     RowPlane v[PARTIALS];
     RowPlane base[SH0];   // gradients of means, quats, scales, opacities
     RowPlane reg[4];      // gradients of the regularisation of scales and opacities
+    RowPlane abs[2];      // sums over pixels of absolute gradients of the mean in the image; of seen rows only
     RowPlane dir[4];      // unit direction of view, 1 / distance
     RowPlane basis[16];   // harmonics; then gradients with respect to them
     RowPlane color;       // gradient of one coefficient
@@ -93,13 +94,16 @@ private:
         const ImageSums sums{sum(0), sum(1), sum(2), sum(3), sum(4), sum(5), sum(9)};
         GeometryGrad d;
         project_grad(cam_, g, sums, d);
-        if (stats_) collect(g, i, d.mean2d[0], d.mean2d[1]);
+        if (stats_ && cam_.absgrad) collect(g, i, load(grad.abs[0] + row), load(grad.abs[1] + row));
+        if (stats_ && !cam_.absgrad) collect(g, i, d.mean2d[0], d.mean2d[1]);
         for (int k = 0; k < 3; ++k) store(grad.base[MEANS + k] + row, d.means[k]);
         for (int k = 0; k < 4; ++k) store(grad.base[QUATS + k] + row, d.quats[k]);
         for (int k = 0; k < 3; ++k) store(grad.base[SCALES + k] + row, d.scales[k]);
         store(grad.base[OPACITIES] + row, d.opacity);
-        for (int k = 0; k < 3; ++k) store(grad.reg[k] + row, adam_.scale_reg * g.s[k]);
-        store(grad.reg[3] + row, adam_.opacity_reg * g.opacity * g.rest);
+        if (regular()) {
+            for (int k = 0; k < 3; ++k) store(grad.reg[k] + row, adam_.scale_reg * g.s[k]);
+            store(grad.reg[3] + row, adam_.opacity_reg * g.opacity * g.rest);
+        }
         if (cam_.sh_degree == 0) return;
         const Direction dir = direction(g.wx - cam_.position[0], g.wy - cam_.position[1], g.wz - cam_.position[2]);
         store(grad.dir[0] + row, dir.x), store(grad.dir[1] + row, dir.y), store(grad.dir[2] + row, dir.z);
@@ -109,8 +113,8 @@ private:
         for (int k = 1; k < terms(); ++k) store(grad.basis[k] + row, Y[k]);
     }
 
-    // What densification goes by (gsplat/strategy/default.py _update_state): the norm of the gradient in image space, in
-    // units of half the image; how many cameras saw the row; its greatest radius as a share of the image.
+    // What densification goes by (gsplat/strategy/default.py _update_state): the norm of the gradient in image space,
+    // (du, dv), in units of half the image; how many cameras saw the row; its greatest radius as a share of the image.
     void collect(const Geometry& g, int i, vf du, vf dv) const {
         const vf x = du * (0.5f * cam_.width * adam_.cameras), y = dv * (0.5f * cam_.height * adam_.cameras);
         const vf norm = sqrt(fma(x, x, y * y));

@@ -17,10 +17,10 @@ from tidegs.gaussians.layout import RecordLayout
 N, WIDTH, HEIGHT = 250, 70, 45
 
 
-def with_stats(scene, isa, cuts: list[int], components: int = 3) -> Packed:
+def with_stats(scene, isa, cuts: list[int], components: int = 3, scratch_budget: int = 1 << 30) -> Packed:
     """As `pack`, with a `stats` plane, zero at first."""
     layout = RecordLayout(512, 3, components, with_grads=True)
-    device = CpuDevice(isa=isa)
+    device = CpuDevice(scratch_budget, isa)
     device.open_arena(layout, len(cuts))
     packed = Packed(device, layout, cuts, list(range(len(cuts) - 1)))
     for slot, a, b in zip(packed.slots, cuts[:-1], cuts[1:], strict=True):
@@ -29,7 +29,7 @@ def with_stats(scene, isa, cuts: list[int], components: int = 3) -> Packed:
     return packed
 
 
-def reference_stats(scene, view, cameras: int) -> np.ndarray:
+def reference_stats(scene, view, cameras: int, absgrad: bool = False) -> np.ndarray:
     """Norms in units of half the image, 1 where seen, radii as a share of the longer side; [3, n]."""
     base = torch.tensor(scene.base, dtype=torch.float64, requires_grad=True)
     rest = torch.tensor(scene.rest, dtype=torch.float64)
@@ -41,26 +41,53 @@ def reference_stats(scene, view, cameras: int) -> np.ndarray:
         s.sh_degree, s.near_plane, s.far_plane, s.eps2d, s.radius_clip, s.rasterize_mode, s.background,
     )  # fmt: skip
     (out["image"].permute(2, 0, 1) * torch.tensor(image_grads(view)[0], dtype=torch.float64)).sum().backward()
-    grads = out["means2d"].grad.numpy()
+    grads = (out["means2d_abs"] if absgrad else out["means2d"].grad).numpy()
     seen = (out["radii"] > 0).all(-1).numpy()
     norm = np.hypot(grads[:, 0] * WIDTH / 2 * cameras, grads[:, 1] * HEIGHT / 2 * cameras)
     radius = out["radii"].max(-1).values.numpy() / max(WIDTH, HEIGHT)
     return np.stack([norm, seen, radius]) * seen
 
 
+@pytest.mark.parametrize("absgrad", [False, True], ids=["signed", "absolute"])
 @pytest.mark.parametrize("isa", ISAS)
-def test_statistics_equal_autograd(isa):
+def test_statistics_equal_autograd(isa, absgrad):
     scene, view = random_scene(N, 1), look(WIDTH, HEIGHT, 1)
     packed = with_stats(scene, isa, [0, 100, N])
-    expected = reference_stats(scene, view, cameras=2)
+    expected = reference_stats(scene, view, 2, absgrad)
     adam = replace(ADAM, lrs=(0,) * 6, cameras=2)
     for times in (1, 2):  # sums, counts and maxima run on
-        run(packed, view, adam=adam)
+        run(packed, view, RenderSettings(absgrad=absgrad), adam=adam)
         found = packed.rows("stats")
         np.testing.assert_allclose(found[0], times * expected[0], rtol=2e-3, atol=2e-4 * expected[0].max())
         np.testing.assert_array_equal(found[1], times * expected[1])
         np.testing.assert_allclose(found[2], expected[2], atol=1e-6)
     packed.device.close()
+
+
+def test_absolute_gradients_are_greater_and_change_nothing_else():
+    scene, view = random_scene(N, 2), look(WIDTH, HEIGHT, 2)
+    states, norms = [], []
+    for absgrad in (False, True):
+        packed = with_stats(scene, None, [0, 100, N])
+        run(packed, view, RenderSettings(absgrad=absgrad), adam=replace(ADAM, cameras=1))
+        norms.append(packed.rows("stats")[0])
+        states.append((packed.state(), packed.rows("stats")[1:].tobytes()))
+        packed.device.close()
+    assert states[0] == states[1]
+    assert (norms[1] >= norms[0] * (1 - 1e-4)).all()
+    assert norms[1].sum() > 1.2 * norms[0].sum()
+
+
+def test_absolute_gradients_have_the_same_bits_in_ranges_of_tiles():
+    scene, view = random_scene(N, 2), look(WIDTH, HEIGHT, 2)
+    found = []
+    for budget in (1 << 30, 1 << 14):
+        packed = with_stats(scene, None, [0, 100, N], scratch_budget=budget)
+        run(packed, view, RenderSettings(absgrad=True), adam=replace(ADAM, cameras=1))
+        found.append((packed.device.counts().ranges > 1, packed.rows("stats").tobytes()))
+        packed.device.close()
+    assert [several for several, _ in found] == [False, True]
+    assert found[0][1] == found[1][1]
 
 
 def test_statistics_have_the_same_bits_however_a_camera_is_parted():

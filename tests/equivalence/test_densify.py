@@ -43,7 +43,7 @@ def test_generated_city(city, tmp_path, strategy, batch):
     assert 12_500 < summary["num_gaussians"] <= 16_000
 
 
-@pytest.mark.parametrize("strategy", [DEFAULT, MCMC], ids=["default", "mcmc"])
+@pytest.mark.parametrize("strategy", [{**DEFAULT, "absgrad": True}, MCMC], ids=["absgrad", "mcmc"])
 def test_cameras_in_parts(city, tmp_path, strategy):
     """Cameras, and the blocks to be settled, come in parts; ids of new blocks do not depend on how."""
     run_both(city, tmp_path, {**strategy, "max_pass_blocks": 11, "max_steps": 27})

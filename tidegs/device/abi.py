@@ -34,7 +34,7 @@ class CCamera(c.Structure):
         ("t", c.c_float * 3),
         ("position", c.c_float * 3),
         *((name, c.c_float) for name in ("fx", "fy", "cx", "cy")),
-        *((name, c.c_int32) for name in ("width", "height", "sh_degree", "antialiased")),
+        *((name, c.c_int32) for name in ("width", "height", "sh_degree", "antialiased", "absgrad")),
         *((name, c.c_float) for name in ("near_plane", "far_plane", "eps2d", "radius_clip")),
         ("background", c.c_float * 3),
     ]
@@ -119,6 +119,7 @@ def camera(view: View, settings: RenderSettings) -> CCamera:
     out.fx, out.fy, out.cx, out.cy = K[0, 0], K[1, 1], K[0, 2], K[1, 2]
     out.width, out.height = view.width, view.height
     out.sh_degree, out.antialiased = settings.sh_degree, settings.rasterize_mode == "antialiased"
+    out.absgrad = settings.absgrad
     out.near_plane, out.far_plane = settings.near_plane, settings.far_plane
     out.eps2d, out.radius_clip = settings.eps2d, settings.radius_clip
     out.background[:] = settings.background

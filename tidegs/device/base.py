@@ -45,6 +45,7 @@ class RenderSettings:
     radius_clip: float = 0.0
     rasterize_mode: Literal["classic", "antialiased"] = "classic"
     background: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    absgrad: bool = False  # statistics sum the absolute gradients of pixels (AbsGS, arXiv 2404.10484)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class AdamSettings:
 
     `opacity_reg` and `scale_reg` are the gradients of the loss by each opacity and each scale (not logarithmic), beside
     those of the image. Where `cameras`, the cameras of the step, is not 0, what densification goes by is added to the
-    `stats` plane for every row that a camera sees: the norm of its mean's gradient in image space, in units of
-    half the image and times `cameras`; 1; and the greatest radius as a share of the image's longer side, where the
-    layout has a third component.
+    `stats` plane for every row that a camera sees: the norm of its mean's gradient in image space (with
+    RenderSettings.absgrad, of the sum of the absolute gradients of the pixels), in units of half the image and times
+    `cameras`; 1; and the greatest radius as a share of the image's longer side, where the layout has a third component.
     """
 
     lrs: tuple[float, float, float, float, float, float]

@@ -60,4 +60,5 @@ def render_settings(config: TrainConfig, step: int) -> RenderSettings:
         far_plane=config.far_plane,
         rasterize_mode="antialiased" if config.antialiased else "classic",
         background=config.background,
+        absgrad=config.strategy == "default" and config.absgrad and step < config.last_refine,
     )

@@ -35,6 +35,7 @@ def strategy_of(config: TrainConfig) -> Strategy | None:
             reset_every=config.reset_every,
             refine_every=config.refine_every,
             pause_refine_after_reset=config.pause_refine_after_reset,
+            absgrad=config.absgrad,
             revised_opacity=config.revised_opacity,
         )
     if config.strategy == "mcmc":

@@ -23,6 +23,7 @@ class Event(NamedTuple):
 class DefaultStrategy:
     """Clone, split, prune and reset by image-space gradients (Kerbl et al. 2023).
 
+    `absgrad` sums absolute gradients (AbsGS, arXiv 2404.10484; use a higher grow_grad2d, about 0.0008).
     `revised_opacity` gives the halves of a split less opacity (arXiv 2404.06109). Scales are compared with
     multiples of the scene's extent. gsplat's own class never resets opacities, because `0 & step > 0` in its condition
     is always false; here they are reset every `reset_every` steps, as its documentation says.
@@ -40,6 +41,7 @@ class DefaultStrategy:
     reset_every: int = 3000
     refine_every: int = 100
     pause_refine_after_reset: int = 0
+    absgrad: bool = False
     revised_opacity: bool = False
 
     def scaled(self, k: float) -> DefaultStrategy:
