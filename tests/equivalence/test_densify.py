@@ -29,6 +29,7 @@ def run_both(scene, tmp_path, changes):
     assert in_core.summary["in_core"]
     assert not out.summary["in_core"]
     assert out.summary["dropped_blocks"] == 0
+    assert in_core.summary["amplification"] == out.summary["amplification"] > 1
     return in_core.summary, out.summary
 
 

@@ -216,6 +216,7 @@ def _flow(run: RunData, summary: dict[str, Any] | None, facts: dict[str, Any]) -
         "passes": source.get("passes"),
         "image_wait_seconds": last.get("image_wait_seconds"),
         "image_wait_share": _share_of_time(run.rows, "image_wait_seconds"),
+        "amplification": (summary or {}).get("amplification"),
         "store_bytes_written": (summary or {}).get("store_bytes_written"),
     }
 

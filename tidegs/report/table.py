@@ -121,6 +121,8 @@ def _flow(facts: dict[str, Any]) -> str:
     if flow["hits"] is not None and flow["misses"] is not None:
         text = f"{share(flow['hit_share'])} of {flow['hits'] + flow['misses']:,} blocks needed by passes"
         rows.append(("in the arena when due", text))
+    if flow["amplification"] is not None:
+        rows.append(("rows of needed blocks", f"{flow['amplification']:.2f} for each visible one"))
     if flow["image_wait_seconds"] is not None:
         rows.append(("waited for images", duration(flow["image_wait_seconds"])))
     if flow["store_bytes_written"] is not None:

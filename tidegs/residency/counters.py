@@ -27,6 +27,8 @@ class Counters:
         self.steps = 0
         self.hits = 0  # blocks of passes that were in the arena, or on their way, when the pass was due
         self.misses = 0  # blocks that no prediction had foreseen
+        self.rows_needed = 0  # of the blocks that steps needed
+        self.rows_visible = 0  # of those, rows that a camera of the step saw
         self.stalls = 0  # passes that had to wait
         self.stall_seconds = 0.0
         self.plan_seconds = 0.0
@@ -93,7 +95,7 @@ class Counters:
 
     def snapshot(self) -> dict[str, Any]:
         """All figures as plain values. `overlap`: the share of the time in which something was moving that compute did
-        not spend waiting; 1 where nothing moved."""
+        not spend waiting; 1 where nothing moved. `amplification`: rows of needed blocks for each visible row."""
         with self._lock:
             busy = self._busy_seconds + (self.now() - self._busy_since if self._busy_links else 0.0)
             overlap = 1.0 if busy <= 0 else min(1.0, max(0.0, 1 - self.stall_seconds / busy))
@@ -109,6 +111,7 @@ class Counters:
                 "hits": self.hits,
                 "misses": self.misses,
                 "loads_per_pass": loads / self.passes if self.passes else 0.0,
+                "amplification": self.rows_needed / self.rows_visible if self.rows_visible else None,
                 "stalls": self.stalls,
                 "stall_seconds": self.stall_seconds,
                 "plan_seconds": self.plan_seconds,

@@ -259,6 +259,8 @@ class Residency:
         state, table = self._planner.state, self._store.table
         state.dirty[p.ids[updates.touched]] = True
         last = (p.flags & BlockFlags.LAST_OF_STEP) != 0
+        self.counters.rows_needed += int(p.blocks.counts[last].sum())
+        self.counters.rows_visible += int(updates.visible[last].sum())
         state.live[p.ids] = ~last
         state.dirty[p.ids[~last]] = True  # its scratch planes count from now on
         # Bounds change only with rows, so that the table does not depend on how passes are split.

@@ -51,6 +51,7 @@ def build_summary(
         "memory_splits": getattr(session.device, "splits", 0),  # work done again in pieces: device memory ran out
         "stalls": counters["stalls"],
         "stall_seconds": counters["stall_seconds"],
+        "amplification": counters["amplification"],  # rows of needed blocks for each row that a camera saw
         "hits": counters["hits"],
         "misses": counters["misses"],
         "store_bytes_written": session.store.counters.written,
@@ -80,6 +81,7 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("written to SSD", human(summary["store_bytes_written"])),
         ("overlap", f"{100 * summary['overlap']:.1f} %"),
         ("stalled", f"{summary['stall_seconds']:.1f} s in {summary['stalls']} passes"),
+        ("rows needed, of 1 visible", number(summary["amplification"], ".2f")),
         ("visible blocks dropped", str(summary["dropped_blocks"])),
         *([("split for lack of memory", f"{splits} times")] if (splits := summary["memory_splits"]) else []),
     ]
