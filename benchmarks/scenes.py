@@ -65,7 +65,17 @@ def main() -> None:
     at = arguments.index("--") if "--" in arguments else len(arguments)
     args, options = parser.parse_args(arguments[:at]), arguments[at + 1 :]
     out = args.out or Path(tempfile.mkdtemp(prefix="tidegs-scenes-"))
-    options = ["--max-steps", str(args.steps), "--block-capacity", "64", "--order", "shuffle", *options]
+    options = [
+        "--max-steps",
+        str(args.steps),
+        "--block-capacity",
+        "64",
+        "--order",
+        "shuffle",
+        "--strategy",
+        "none",
+        *options,
+    ]
     print(json.dumps({name: compare(args.root, name, out, options) for name in args.scenes.split(",")}))
 
 

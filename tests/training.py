@@ -17,7 +17,7 @@ from tidegs.train.run import RunOutcome, RunRequest, run_training
 def settings(**changes) -> TrainConfig:
     """Settings for a short run: no evaluation or export on the way, SH degrees raised early."""
     base = {"max_steps": 50, "eval_steps": [], "save_steps": [], "ply_steps": [], "sh_degree_interval": 10}
-    return TrainConfig(**{**base, "block_capacity": 64, "snapshot_minutes": 0, **changes})
+    return TrainConfig(**{**base, "strategy": "none", "block_capacity": 64, "snapshot_minutes": 0, **changes})
 
 
 def train(scene: Path, out: Path, config: TrainConfig, resume: bool = False, profile: bool = False) -> RunOutcome:

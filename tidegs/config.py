@@ -29,7 +29,7 @@ def option(default: Any, group: str, text: str, **extra: Any) -> Any:
 
 DATA, BUDGET, RUN, MODEL, RATES = "scene", "budgets", "run", "model", "learning rates"
 DENSIFY = "densification"
-_STOP_ITER = {"none": 15_000, "default": 15_000, "mcmc": 25_000}  # refine before this step, in gsplat
+_STOP_ITER = {"auto": 15_000, "none": 15_000, "default": 15_000, "mcmc": 25_000}  # refine before this step, in gsplat
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class TrainConfig:
     exposure: bool = option(False, MODEL, "train a colour transform of each image, for captures of varying exposure")
     ssim_lambda: float = option(0.2, MODEL, "weight of D-SSIM against L1", low=0, high=1)
 
-    strategy: Literal["none", "default", "mcmc"] = option("none", DENSIFY, "how the scene grows")
+    strategy: Literal["auto", "none", "default", "mcmc"] = option(
+        "auto", DENSIFY, "how the scene grows; auto: default, or none on CUDA, from 1M points or --init"
+    )
     max_gaussians: int = option(0, DENSIFY, "default: stop growing at this many; 0: as the disk allows", low=0)
     cap_max: int = option(1_000_000, DENSIFY, "mcmc: grow to this many", low=1)
     refine_start_iter: int = option(500, DENSIFY, "refine after this step", low=0)

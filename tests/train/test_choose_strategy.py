@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.training import settings, train
+from tidegs.config import TrainConfig, load_config
 from tidegs.errors import ConfigError
 from tidegs.store.block_store import BlockStore
 from tidegs.train.run import RunRequest, run_training
+from tidegs.train.strategies.choose import resolved
 
 QUICK = {"max_steps": 12, "refine_start_iter": 2, "refine_every": 4, "grow_grad2d": 1e-4, "order": "shuffle"}
 
@@ -17,6 +19,21 @@ def test_a_device_without_statistics_refuses(city, tmp_path, strategy):
     with pytest.raises(ConfigError, match=f"strategy {strategy} does not run on device cuda.*--strategy none"):
         train(city, tmp_path / "run", settings(strategy=strategy, device="cuda"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("device", "points", "expected"),
+    [("cpu", 999_999, "default"), ("cpu", 1_000_000, "none"), ("cpu", None, "none"), ("cuda", 10, "none")],
+)
+def test_auto_thickens_thin_clouds_where_it_can(device, points, expected):
+    config = resolved(TrainConfig(device=device), points)
+    assert config == TrainConfig(device=device, strategy=expected)
+    assert resolved(TrainConfig(strategy="mcmc"), points).strategy == "mcmc"
+
+
+def test_a_result_says_what_auto_was(city, tmp_path):
+    assert train(city, tmp_path / "run", settings(strategy="auto", max_steps=1)).finished
+    assert load_config(tmp_path / "run" / "cfg.yml").strategy == "default"
 
 
 def test_a_run_keeps_its_strategy(city, tmp_path):

@@ -51,7 +51,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
                 help=text,
                 description=textwrap.fill(module.HELP, width),
                 epilog=getattr(module, "EPILOG", None),
-                formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=34, width=width),
+                formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=44, width=width),
             )
             module.add_arguments(sub)
         else:

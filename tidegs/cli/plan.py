@@ -22,6 +22,7 @@ from tidegs.train.imagined import city_table, city_views, ground_for
 from tidegs.train.plan import LinkRates, Plan, plan_run, plan_views
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import ingest_scene, open_scene
+from tidegs.train.strategies.choose import resolved
 from tidegs.train.summary import LINK_NAMES
 
 HELP = (
@@ -35,7 +36,7 @@ EPILOG = """examples:
   tidegs plan city --device-memory 20GiB --host-memory 64GiB --ssd-rate 5 --copy-rate 25"""
 OPTIONS = (
     "data_factor", "test_every", "device_memory", "host_memory", "block_capacity", "batch_size", "order", "seed",
-    "sh_degree",
+    "sh_degree", "strategy",
 )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
         return plan_run(scene, config, *_table(result.store_path()))
     config = config_from_args(args)
     scene = open_scene(args.path, config, args.quiet)
+    config = resolved(config, scene.require_points().count)
     return plan_run(scene, config, *_ingested(scene, config))
 
 

@@ -12,6 +12,7 @@ from tidegs.config import TrainConfig, parse_memory
 from tidegs.errors import CapacityError
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.machine import available_memory, human
+from tidegs.train.strategies.choose import strategy_of
 
 STAGING_SLOTS = 16  # host slots that only pass blocks through between the store and the arena
 GROWTH = 4  # times the blocks of its seeds, which a scene that grows is expected to have at the end
@@ -79,7 +80,7 @@ def choose_budgets(
     """
     free = available_memory() if free is None else free
     layout = slot_layout(config, record)
-    room = blocks if config.strategy == "none" else max(blocks, _blocks_of(config, record, free, layout))
+    room = blocks if strategy_of(config) is None else max(blocks, _blocks_of(config, record, free, layout))
     if config.device_memory == "auto" and device_slots is not None:
         reason = "the arena is what the GPU has free, less what rendering needs"
         arena = device_slots(layout)

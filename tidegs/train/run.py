@@ -29,7 +29,7 @@ from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import Session, ingest_file, ingest_scene, open_scene
 from tidegs.train.state import steps_done
-from tidegs.train.strategies.choose import check_strategy
+from tidegs.train.strategies.choose import check_strategy, resolved
 from tidegs.train.summary import build_summary
 from tidegs.train.trainer import Trainer
 from tidegs.train.watchers import LogFile, TensorBoard, Watcher, check_watchers
@@ -86,6 +86,7 @@ def run_training(request: RunRequest) -> RunOutcome:
             open_gaussians(request.init)  # refuse it before anything is written
         else:
             scene.require_points()
+        config = resolved(config, None if request.init else scene.require_points().count)
         result.begin(config, scene, store, request.init)
     if not (store / "root").exists():  # a new run, or one that ended while it ingested
         _ingest(scene, store, config, result.read_run().init, request.quiet)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidegs.config import TrainConfig
 from tidegs.errors import ConfigError
 from tidegs.train.strategies.settings import DefaultStrategy, MCMCStrategy, Strategy
+
+DENSE = 1_000_000  # points from which on a cloud is not thickened unasked
+
+
+def resolved(config: TrainConfig, points: int | None) -> TrainConfig:
+    """The settings with the strategy that "auto" means for a cloud of so many points; None: for trained Gaussians."""
+    if config.strategy != "auto":
+        return config
+    grows = config.device == "cpu" and points is not None and points < DENSE
+    return replace(config, strategy="default" if grows else "none")
 
 
 def check_strategy(config: TrainConfig, begun: TrainConfig | None = None) -> None:
     """Raises ConfigError where the device cannot serve the strategy, or where a run that was `begun` with another goes
     on: its store lacks what this one goes by."""
-    if config.strategy != "none" and config.device != "cpu":
+    if strategy_of(config) is not None and config.device != "cpu":
         raise ConfigError(
             f"strategy {config.strategy} does not run on device {config.device} yet, which collects no statistics of "
             "gradients: use --strategy none, or --device cpu"
@@ -23,7 +35,7 @@ def check_strategy(config: TrainConfig, begun: TrainConfig | None = None) -> Non
 
 
 def strategy_of(config: TrainConfig) -> Strategy | None:
-    """None for "none"."""
+    """None for "none", and for "auto" before it is resolved."""
     if config.strategy == "default":
         return DefaultStrategy(
             prune_opa=config.prune_opa,
