@@ -70,7 +70,7 @@ class _Shuffle(NamedTuple):
 
 
 @kernel
-def _shuffle(n: int, key: int) -> _Shuffle:
+def _shuffle(n: int, key: np.uint64) -> _Shuffle:
     bits = 1
     while (1 << bits) < n:
         bits += 1
