@@ -23,7 +23,7 @@ EPILOG = "examples:\n  tidegs demo\n  tidegs demo --scene garden --out results/g
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scene", type=Path, help="a scene of yours instead of the generated city")
     parser.add_argument("--out", type=Path, default=Path("results/demo"), help="result folder (results/demo); replaced")
-    parser.add_argument("--steps", type=int, default=2000, metavar="N", help="optimizer steps (2000)")
+    parser.add_argument("--steps", type=int, default=1000, metavar="N", help="optimizer steps (1000)")
     add_quiet(parser)
 
 
