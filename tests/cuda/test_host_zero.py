@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import tidegs.train.session
 from tests.cuda.device_files import DeviceFiles, OneFault
@@ -25,9 +27,14 @@ SIZES = {"device": "cuda", "device_memory": "55%", "order": "shuffle"}
 
 
 @pytest.fixture(autouse=True)
-def _device(monkeypatch):
-    """The CUDA device on CPU tensors, whatever opens one, and what it has room for."""
+def _device(monkeypatch) -> Iterator[None]:
+    """The CUDA device on CPU tensors, whatever opens one, and what it has room for. On one thread, since torch adds in
+    any order on several, and the bits are compared here."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     monkeypatch.setattr(tidegs.train.session, "open_device", lambda config: cuda_on_cpu())
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
