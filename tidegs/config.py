@@ -93,6 +93,9 @@ class TrainConfig:
     opacity_reg: float = option(0.01, DENSIFY, "mcmc: weight of the mean opacity in the loss", low=0)
     scale_reg: float = option(0.01, DENSIFY, "mcmc: weight of the mean scale in the loss", low=0)
 
+    adam: Literal["selective", "dense"] = option(
+        "selective", RATES, "rows that take an optimizer step: those in view, or all, as torch.optim.Adam"
+    )
     means_lr: float = option(1.6e-4, RATES, "means, times the scene's extent; decays to a hundredth", low=0)
     scales_lr: float = option(5e-3, RATES, "log scales", low=0)
     quats_lr: float = option(1e-3, RATES, "quaternions", low=0)

@@ -54,6 +54,7 @@ struct Adam {
     float inv_sqrt_bias2;  // 1 / sqrt(1 - beta2^step)
     float opacity_reg, scale_reg;  // added gradients: of each opacity, and of each scale
     float cameras;  // of the step, where its gradients in image space go to the statistics; else 0
+    float drift;  // dense Adam (all rows of a block take the step): reach of momentum, in rates times |m| / sqrt(v); else 0
 };
 
 struct Updates {

@@ -42,6 +42,7 @@ public:
             mark_ = grads_ + (BASE + layout.rest_components) * stride_;
         }
         last_ = flags[item.block] & LAST_OF_STEP;
+        dense_ = last_ && adam.drift > 0;
         add_ = mark_ && !(flags[item.block] & FIRST_OF_STEP);
     }
 
@@ -49,7 +50,7 @@ public:
     void run(ItemGrad& grad, ItemUpdate& out) {
         out = {{INF, INF, INF}, {-INF, -INF, -INF}, -INF, 0, false};
         select_rows(out);
-        if (active_) {
+        if (active_ || idle_) {
             for (int i = 0; i < active_; ++i) geometry(grad, i);
             colors(grad);
             for (int k = 0; k < SCALES; ++k) put(k, k < QUATS ? 0 : 1, grad.base[k]);
@@ -76,10 +77,12 @@ private:
                 store(mark_ + row, keep(from_bits(rows), set1(1.0f)));
                 out.touched = true;
             }
+            if (dense_) out.touched = true;
+            if (dense_ && !rows) resting_[idle_++] = row;
             if (!rows) continue;
             out.touched = true;
             if (last_) out.visible += __builtin_popcount(rows);
-            at_[active_] = row, seen_[active_] = seen, marked_[active_] = marked, rows_[active_] = rows;
+            at_[active_] = row, seen_[active_] = seen, marked_[active_] = marked, rows_[active_] = dense_ ? used : rows;
             ++active_;
         }
     }
@@ -179,7 +182,7 @@ private:
                 store(sum + row, keep(rows, g));
                 continue;
             }
-            if (reg) g = g + load(reg + row);
+            if (reg) g = g + keep(from_bits(seen_[i] | marked_[i]), load(reg + row));
             if (row % 16 == 0) {  // the next component's lines
                 __builtin_prefetch(p + stride_ + row, 1);
                 __builtin_prefetch(m + stride_ + row, 1);
@@ -187,18 +190,28 @@ private:
             }
             adam_update(adam_, lr, rows, g, p + row, m + row, v + row);
         }
+        for (int i = 0; i < idle_; ++i) {  // rows that no camera saw go on as their moments say
+            const int row = resting_[i];
+            adam_update(adam_, lr, first(item_.rows - row), vf{}, p + row, m + row, v + row);
+        }
     }
 
-    // Of all rows in use
+    // Of all rows in use; with dense Adam, of all places where momentum can take them before they are needed again.
     void bounds(ItemUpdate& out) const {
         for (int k = 0; k < 3; ++k) {
             const float *mean = base_.p + (MEANS + k) * stride_, *scale = base_.p + (SCALES + k) * stride_;
             vf lo = set1(INF), hi = set1(-INF), most = set1(-INF);
             for (int row = 0; row < item_.rows; row += W) {
                 const vm used = first(item_.rows - row);
-                lo = min(select(used, load(mean + row), lo), lo);
-                hi = max(select(used, load(mean + row), hi), hi);
-                most = max(select(used, load(scale + row), most), most);
+                vf least = load(mean + row), greatest = least, size = load(scale + row);
+                if (dense_) {
+                    const vf way = reach(MEANS + k, row, adam_.lr[0]);
+                    least = min(least, least + way), greatest = max(greatest, greatest + way);
+                    size = max(size, size + reach(SCALES + k, row, adam_.lr[2]));
+                }
+                lo = min(select(used, least, lo), lo);
+                hi = max(select(used, greatest, hi), hi);
+                most = max(select(used, size, most), most);
             }
             for (int i = 0; i < W; ++i) {
                 out.lo[k] = std::min(out.lo[k], lo[i]), out.hi[k] = std::max(out.hi[k], hi[i]);
@@ -207,14 +220,21 @@ private:
         }
     }
 
+    // How far momentum alone can still take a component.
+    vf reach(int component, int row, float lr) const {
+        const size_t at = component * stride_ + row;
+        return load(base_.m + at) * (-lr * adam_.drift) / (sqrt(load(base_.v + at)) + set1(adam_.eps));
+    }
+
     const Camera& cam_;
     const Adam& adam_;
     const Item& item_;
     const size_t stride_;
     Planes base_, rest_;
     float *grads_ = nullptr, *mark_ = nullptr, *stats_ = nullptr;
-    bool add_, last_, with_radius_;
+    bool add_, last_, dense_, with_radius_;
     int at_[ITEM_GROUPS], active_ = 0;
+    int resting_[ITEM_GROUPS], idle_ = 0;  // groups to which dense Adam gives no gradient
     uint32_t seen_[ITEM_GROUPS], marked_[ITEM_GROUPS], rows_[ITEM_GROUPS];  // bits of lanes: now, before, either
 };
 

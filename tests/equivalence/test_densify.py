@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.training import assert_same, settings, train
+from tests.training import assert_changed, assert_same, settings, train
 from tidegs.cli.main import main
 from tidegs.device.cpu import CpuDevice
 from tidegs.store.block_store import BlockStore
@@ -15,6 +15,7 @@ from tidegs.store.block_store import BlockStore
 EVENTS = {"refine_start_iter": 3, "refine_every": 8, "refine_stop_iter": 44, "max_steps": 48}
 DEFAULT = {**EVENTS, "strategy": "default", "reset_every": 24, "grow_grad2d": 1e-4, "max_gaussians": 16_000}
 MCMC = {**EVENTS, "strategy": "mcmc", "cap_max": 15_000}
+DENSE = {"adam": "dense"}
 
 
 def run_both(scene, tmp_path, changes):
@@ -44,6 +45,22 @@ def test_generated_city(city, tmp_path, strategy, batch):
     assert 12_500 < summary["num_gaussians"] <= 16_000
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"strategy": "none", "batch_size": 3, "max_steps": 20}, DEFAULT, {**MCMC, "max_pass_blocks": 11, "max_steps": 27}],
+    ids=["none", "default", "mcmc"],
+)
+def test_dense_adam(city, tmp_path, changes):
+    """Blocks that no camera needs catch up with the steps that they missed."""
+    run_both(city, tmp_path, {**changes, **DENSE})
+    with BlockStore.open(tmp_path / "in" / "store", readonly=True) as store:
+        taken = store.table["adam"][store.table["count"] > 0]
+        assert set(taken.tolist()) <= {0, changes["max_steps"]}  # settled at the end
+        assert (taken > 0).mean() > 0.5
+    train(city, tmp_path / "selective", settings(**{**changes, "order": "shuffle"}))
+    assert_changed(tmp_path / "in" / "store", tmp_path / "selective" / "store")
+
+
 @pytest.mark.parametrize("strategy", [{**DEFAULT, "absgrad": True}, MCMC], ids=["absgrad", "mcmc"])
 def test_cameras_in_parts(city, tmp_path, strategy):
     """Cameras, and the blocks to be settled, come in parts; ids of new blocks do not depend on how."""
@@ -51,8 +68,9 @@ def test_cameras_in_parts(city, tmp_path, strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["default", "mcmc"])
-def test_many_steps(tmp_path, strategy):
+@pytest.mark.parametrize("adam", ["selective", "dense"])
+@pytest.mark.parametrize("strategy", ["default", "mcmc", "none"])
+def test_many_steps(tmp_path, strategy, adam):
     """Fifteen refines and, by `default`, two resets of opacities, with gsplat's thresholds; few rows, so that 1,500
     steps take minutes."""
     scene = tmp_path / "hamlet"
@@ -60,11 +78,11 @@ def test_many_steps(tmp_path, strategy):
     assert main(["synth", str(scene), "--preset", "tiny", "--extent", "200", *sizes]) == 0
     events = {"refine_start_iter": 50, "refine_every": 80, "refine_stop_iter": 1300, "max_steps": 1500}
     limits = {"reset_every": 480, "max_gaussians": 6_000, "cap_max": 6_000}
-    summary, _ = run_both(scene, tmp_path, {**events, **limits, "strategy": strategy})
-    assert summary["num_gaussians"] != 4_000
+    summary, _ = run_both(scene, tmp_path, {**events, **limits, "strategy": strategy, "adam": adam})
+    assert (summary["num_gaussians"] != 4_000) == (strategy != "none")
 
 
-@pytest.mark.parametrize("strategy", [DEFAULT, MCMC], ids=["default", "mcmc"])
+@pytest.mark.parametrize("strategy", [DEFAULT, {**MCMC, **DENSE}], ids=["default", "mcmc"])
 def test_a_run_that_stopped_and_went_on_gives_the_same_bits(city, tmp_path, monkeypatch, strategy):
     """Stopped where some blocks are owed events, and resumed under other budgets."""
     run = {**strategy, "max_steps": 30, "order": "shuffle", "device_memory": "40%"}

@@ -14,13 +14,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.residency.residency_fakes import SETTINGS, FakeDevice, MemoryStore, toy_views, within
-from tidegs.device.base import BlockFlags, BlockUpdates
+from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.residency.pipeline import Residency
 from tidegs.residency.schedule import Step
 from tidegs.residency.settlement import COLUMNS
 from tidegs.residency.visibility import Bounds, needed_blocks, view_planes
 from tidegs.store.base import TABLE_DTYPE
+from tidegs.train.momentum import Momentum
 from tidegs.train.noise import Noise, draw_relocation
 from tidegs.train.settle import Settler
 from tidegs.train.strategies.rows import planes_of, row_bounds
@@ -88,13 +89,15 @@ def train_block(slot: np.ndarray, count: int, block: int, step: int) -> None:
     planes = planes_of(LAYOUT, slot)
     planes.base[:3, :count] += rng.normal(size=(3, count)).astype(np.float32) * np.float32(0.02)
     planes.base[10, :count] += rng.normal(size=count).astype(np.float32) * np.float32(0.4)
-    planes.m_base[:, :count] += np.float32(1)
+    planes.m_base[:, :count] += np.float32(0.1)
+    planes.v_base[:, :count] = planes.m_base[:, :count] ** 2
     planes.stats[0, :count] += rng.uniform(0, 4e-4, count).astype(np.float32)
     planes.stats[1, :count] += np.float32(1)
 
 
 def settler_of(strategy, store, device) -> Settler:
-    return Settler(strategy, store, device, LAYOUT, SEED, EXTENT, STEPS, 600, lambda text: None)
+    momentum = Momentum(lambda step: AdamSettings((0.01,) * 6, step + 1), STEPS)
+    return Settler(strategy, momentum, store, device, LAYOUT, SEED, EXTENT, STEPS, 600, lambda text: None)
 
 
 def noise_of(strategy) -> Noise | None:
@@ -130,11 +133,13 @@ def run_model(case: Case, strategy) -> GrowingStore:
         updates = blank_updates(len(ids))
         for i, (b, count) in enumerate(zip(ids.tolist(), counts.tolist(), strict=True)):
             train_block(slots[b], count, b, step.index)
-            updates.extent[i] = row_bounds(planes_of(LAYOUT, slots[b]).base, count, updates.lo[i], updates.hi[i])
+            planes = planes_of(LAYOUT, slots[b])
+            updates.extent[i] = settler.bounds(planes, count, step.index + 1, updates.lo[i], updates.hi[i])
+        store.table["adam"][ids] = step.index + 1
         if noise:
             flags = np.full(len(ids), BlockFlags.ALL, np.uint8)
             p = SimpleNamespace(ids=ids, step=step.index, flags=flags, blocks=SimpleNamespace(counts=counts))
-            noise.apply(p, updates, [slots[b] for b in ids.tolist()], store.table)
+            noise.apply(p, updates, [slots[b] for b in ids.tolist()], store.table, settler.bounds)
         for name in ("lo", "hi", "extent"):
             store.table[name][ids] = getattr(updates, name)
         if noise and strategy.at(step.index):
@@ -165,9 +170,11 @@ def run_tiers(case: Case, strategy, budgets: list[tuple[int, int, int]]) -> Grow
                     continue
                 updates = None
                 if p.has_backward:
-                    updates = train_pass(p, device.arena)
+                    updates = train_pass(p, device.arena, settler)
+                    store.table["adam"][p.ids[(p.flags & BlockFlags.LAST_OF_STEP) != 0]] = p.step + 1
                     if noise:
-                        noise.apply(p, updates, [device.arena[s] for s in p.blocks.slots], store.table)
+                        slots = [device.arena[s] for s in p.blocks.slots]
+                        noise.apply(p, updates, slots, store.table, settler.bounds)
                 residency.done(p, updates)
                 if p.last_of_step and noise and strategy.at(p.step):
                     draw_relocation(strategy, store.table, SEED, p.step)
@@ -181,12 +188,13 @@ def run_tiers(case: Case, strategy, budgets: list[tuple[int, int, int]]) -> Grow
     return store
 
 
-def train_pass(p, arena: np.ndarray) -> BlockUpdates:
+def train_pass(p, arena: np.ndarray, settler: Settler) -> BlockUpdates:
     updates = blank_updates(len(p.ids))
     for i in np.flatnonzero(p.flags & BlockFlags.LAST_OF_STEP).tolist():
         slot, count = arena[p.blocks.slots[i]], int(p.blocks.counts[i])
         train_block(slot, count, int(p.ids[i]), p.step)
-        updates.extent[i] = row_bounds(planes_of(LAYOUT, slot).base, count, updates.lo[i], updates.hi[i])
+        planes = planes_of(LAYOUT, slot)
+        updates.extent[i] = settler.bounds(planes, count, p.step + 1, updates.lo[i], updates.hi[i])
     return updates
 
 

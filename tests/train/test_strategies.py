@@ -242,14 +242,10 @@ def test_noise_is_gsplats(monkeypatch):
     monkeypatch.setattr(torch, "randn_like", lambda _: chance)
     monkeypatch.setattr(ops, "quat_scale_to_covar_preci", _covariances)
     ops.inject_noise_to_position(reference.params, reference.optimizers, {}, scaler)
-    lo, hi = np.empty(3, np.float32), np.empty(3, np.float32)
     before = planes.base[:3].copy()
-    extent = add_noise(planes.base, count, np.float32(scaler), key, lo, hi)
+    add_noise(planes.base, count, np.float32(scaler), key)
     assert np.abs(planes.base[:3, :40] - before[:, :40]).max() > 1e-4
     reference.check(planes, count)
-    np.testing.assert_array_equal(lo, planes.base[:3, :count].min(1))
-    np.testing.assert_array_equal(hi, planes.base[:3, :count].max(1))
-    assert extent >= np.exp(np.float64(planes.base[7:10, :count].max()))
 
 
 def _covariances(quats, scales, **_):

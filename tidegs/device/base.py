@@ -50,7 +50,8 @@ class RenderSettings:
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """One optimizer step (Kingma & Ba 2015, eq. as in torch.optim.Adam), for visible rows only ("selective").
+    """One optimizer step (Kingma & Ba 2015, eq. as in torch.optim.Adam), for visible rows only, or, where `dense`, for
+    all rows of the blocks whose step ends; then bounds hold wherever momentum alone can still take a row.
 
     Learning rates by attribute, in the order means, quats, scales, opacities, sh0, shN. `step` counts from 1 and gives
     the bias corrections, for all rows alike (as torch.optim.SparseAdam does).
@@ -70,6 +71,7 @@ class AdamSettings:
     opacity_reg: float = 0.0
     scale_reg: float = 0.0
     cameras: int = 0
+    dense: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from tidegs.store.base import TABLE_DTYPE
 
 # What a settlement says of a block; the other columns of the table are the store's own.
-COLUMNS = ("lo", "hi", "extent", "count", "event", "opacity_mass", "dead", "relocated", "added", "doomed")
+COLUMNS = ("lo", "hi", "extent", "count", "event", "opacity_mass", "dead", "relocated", "added", "doomed", "adam")
 
 
 @dataclass

@@ -29,6 +29,7 @@ TABLE_DTYPE = np.dtype(
         ("doomed", np.int32),  # of them, rows that relocation has replaced elsewhere: they go when the block settles
         ("relocated", np.int32),  # children that relocation has given to the block: drawn when it settles
         ("added", np.int32),  # children that growth has given to the block: drawn when it settles
+        ("adam", np.int32),  # steps of dense Adam that its rows have taken; 0: none yet, so their moments are zero
     ]
 )
 

@@ -16,7 +16,7 @@ from tidegs.gaussians.layout import ALIGN, RECORD_PLANES, SCRATCH_PLANES, Record
 from tidegs.store.base import TABLE_DTYPE
 from tidegs.store.native import crc32c
 
-VERSION = 2
+VERSION = 3
 ROOT, LOCK, TABLES = "root", "lock", ("table.0", "table.1")
 PLANES = RECORD_PLANES + SCRATCH_PLANES
 SCRATCH_BITS = sum(1 << PLANES.index(p) for p in SCRATCH_PLANES)

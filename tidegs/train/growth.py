@@ -1,6 +1,6 @@
 """The strategy of a run, as the trainer sees it: what is owed before a step, what follows an update, what a step ends.
 
-Invariant: without a strategy every call is free and changes nothing.
+Invariant: without a strategy and dense Adam every call is free and changes nothing.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidegs.device.base import BlockUpdates
+import numpy as np
+
+from tidegs.device.base import BlockFlags, BlockUpdates
 from tidegs.residency.passes import Pass
 from tidegs.residency.pipeline import Owed
+from tidegs.train.momentum import Momentum
 from tidegs.train.noise import Noise, draw_relocation
 from tidegs.train.rates import adam_settings
 from tidegs.train.settle import Settler
@@ -29,11 +32,14 @@ class Growth:
         self._session, self._strategy = session, strategy_of(config)
         self._settler: Settler | None = None
         self._noise: Noise | None = None
-        if self._strategy is None:
-            return
         layout, extent = session.budgets.layout, session.scene.extent
+        self._dense = config.adam == "dense"
+        if self._strategy is None and not self._dense:
+            return
+        momentum = Momentum(lambda s: adam_settings(config, s, extent), config.max_steps) if self._dense else None
         self._settler = Settler(
             self._strategy,
+            momentum,
             session.store,
             session.device,
             layout,
@@ -68,11 +74,25 @@ class Growth:
 
     def updated(self, p: Pass, updates: BlockUpdates | None) -> None:
         """A pass has updated its blocks."""
-        if self._noise is not None and self._settler is not None and updates is not None:
+        if updates is None or self._settler is None:
+            return
+        table = self._session.store.table
+        if self._dense:
+            _count_steps(p, updates, table)
+        if self._noise is not None:
             with self._settler.slots(p) as slots:
-                self._noise.apply(p, updates, slots, self._session.store.table)
+                self._noise.apply(p, updates, slots, table, self._settler.bounds)
 
     def step_done(self, step: int) -> None:
         """A step has ended: a global draw may follow."""
         if isinstance(self._strategy, MCMCStrategy) and self._strategy.at(step):
             draw_relocation(self._strategy, self._session.store.table, self._session.config.seed, step)
+
+
+def _count_steps(p: Pass, updates: BlockUpdates, table: np.ndarray) -> None:
+    """Notes in the table that blocks have taken a step of dense Adam. One without moments, of which no row was seen,
+    has not: it is as it was."""
+    last = (p.flags & BlockFlags.LAST_OF_STEP) != 0
+    took = last & ((updates.visible > 0) | (table["adam"][p.ids] > 0))
+    updates.touched &= took | ~last
+    table["adam"][p.ids[took]] = p.step + 1

@@ -37,6 +37,7 @@ def adam_settings(config: TrainConfig, step: int, extent: float, gaussians: int 
         beta1=BETA1**b,
         beta2=BETA2**b,
         eps=EPS / k,
+        dense=config.adam == "dense",
         **_of_strategy(config, step, gaussians),
     )
 

@@ -21,6 +21,7 @@ from tidegs.residency.settlement import Settled
 from tidegs.store.base import TABLE_DTYPE
 from tidegs.store.block_store import BlockStore
 from tidegs.store.memory import aligned_slots
+from tidegs.train.momentum import Momentum
 from tidegs.train.strategies.chance import stream
 from tidegs.train.strategies.divide import parts_of
 from tidegs.train.strategies.refine import refine, reset_opacities
@@ -37,7 +38,8 @@ class Settler:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: Strategy | None,
+        momentum: Momentum | None,
         store: BlockStore,
         device: Device,
         layout: RecordLayout,
@@ -47,11 +49,13 @@ class Settler:
         max_gaussians: int,
         say: Callable[[str], None],
     ) -> None:
-        """`layout`: of slots. `extent`: the scene's, scene units. `max_gaussians`: 0 for no limit but the disk's."""
-        self._strategy, self._store, self._device, self._layout = strategy, store, device, layout
+        """`momentum`: of dense Adam. `layout`: of slots. `extent`: the scene's, scene units. `max_gaussians`: 0 for no
+        limit but the disk's."""
+        self._strategy, self._momentum = strategy, momentum
+        self._store, self._device, self._layout = store, device, layout
         self._seed, self._extent, self._say = seed, extent, say
         self._most = max_gaussians or np.iinfo(np.int64).max
-        self._events: list[Event] = [e for step in range(last_step) for e in strategy.at(step)]
+        self._events: list[Event] = [e for step in range(last_step) for e in strategy.at(step)] if strategy else []
         self._steps = [e.step for e in self._events]
         self._total = 0  # Gaussians, as settled so far
         self._may_grow = True
@@ -64,6 +68,8 @@ class Settler:
         else:
             at = bisect.bisect_left(self._steps, step)
             due = table["event"][ids] < (self._steps[at - 1] if at else 0)
+        if self._momentum is not None:
+            due |= self._momentum.owed(table, step, ids)
         return ids[due]
 
     def owed_blocks(self, step: int) -> np.ndarray:
@@ -84,7 +90,7 @@ class Settler:
                 found.touched[i] = rows is not None
                 row["count"] = count
                 if rows is not None and count:
-                    self._place(slot, row, rows, count, born)
+                    self._place(slot, row, rows, count, born, step)
         found.born_slots = [slot for slot, _ in born]
         found.born_rows = np.array([row for _, row in born], TABLE_DTYPE)
         return found
@@ -114,13 +120,18 @@ class Settler:
     def _settle_block(self, block: int, slot: np.ndarray, row: np.void, step: int) -> tuple[Planes | None, int]:
         """The block's rows once it is settled (None: as they are), and how many."""
         planes, count = planes_of(self._layout, slot), int(row["count"])
-        if isinstance(self._strategy, MCMCStrategy):
-            return self._relocate(self._strategy, block, planes, row, step)
+        if self._strategy is None or isinstance(self._strategy, MCMCStrategy):
+            drawn = bool(self._strategy) and row["relocated"] + row["added"] + row["doomed"] > 0
+            if self._strategy and drawn:  # before it catches up: what was drawn goes by the rows as they were then
+                planes, count = self._relocate(self._strategy, block, planes, row, step)
+            changed = self._rested(planes, count, row, step)
+            return (planes if changed or drawn else None), count
         first = bisect.bisect_right(self._steps, int(row["event"]))
         last = bisect.bisect_left(self._steps, step)
         changed = False
         for event in self._events[first:last]:
             changed = True
+            self._rested(planes, count, row, event.step + 1)
             if event.kind == "reset":
                 reset_opacities(self._strategy, planes, count)
                 continue
@@ -130,7 +141,12 @@ class Settler:
             if new is not None:
                 planes, count = new
         row["event"] = self._steps[last - 1] if last else 0
+        changed |= self._rested(planes, count, row, step)
         return (planes if changed else None), count
+
+    def _rested(self, planes: Planes, count: int, row: np.void, step: int) -> bool:
+        """Takes the steps of dense Adam that the block has missed; whether there were any."""
+        return self._momentum is not None and self._momentum.catch_up(planes, count, row, step)
 
     def _relocate(
         self, strategy: MCMCStrategy, block: int, planes: Planes, row: np.void, step: int
@@ -147,7 +163,13 @@ class Settler:
         return planes, count
 
     def _place(
-        self, slot: np.ndarray, row: np.void, rows: Planes, count: int, born: list[tuple[np.ndarray, np.void]]
+        self,
+        slot: np.ndarray,
+        row: np.void,
+        rows: Planes,
+        count: int,
+        born: list[tuple[np.ndarray, np.void]],
+        step: int,
     ) -> None:
         """Writes the rows to the slot, and to new slots what is beyond its capacity; sets bounds and sums."""
         parts = parts_of(rows.base, count, self._layout.capacity)
@@ -161,12 +183,18 @@ class Settler:
             planes = planes_of(self._layout, target)
             if own.base.ctypes.data != planes.base.ctypes.data:
                 put_rows(planes, own)
-            self._describe(target, target_row, len(part))
+            self._describe(planes, target_row, len(part), step)
 
-    def _describe(self, slot: np.ndarray, row: np.void, count: int) -> None:
-        base = self._layout.view(slot, "base")
+    def _describe(self, planes: Planes, row: np.void, count: int, step: int) -> None:
         lo, hi = np.empty(3, np.float32), np.empty(3, np.float32)
-        row["extent"] = row_bounds(base, count, lo, hi)
+        row["extent"] = self.bounds(planes, count, step, lo, hi)
         row["lo"], row["hi"], row["count"] = lo, hi, count
         if isinstance(self._strategy, MCMCStrategy):
-            row["opacity_mass"], row["dead"] = opacity_mass(base, count, np.float32(self._strategy.min_opacity))
+            row["opacity_mass"], row["dead"] = opacity_mass(planes.base, count, np.float32(self._strategy.min_opacity))
+
+    def bounds(self, planes: Planes, count: int, step: int, lo: np.ndarray, hi: np.ndarray) -> float:
+        """Fills the least and greatest mean of the rows before `step`, and until the block is needed again; returns the
+        greatest scale."""
+        if self._momentum is not None:
+            return self._momentum.bounds(planes, count, step, lo, hi)
+        return row_bounds(planes.base, count, lo, hi)

@@ -27,11 +27,16 @@ def check_strategy(config: TrainConfig, begun: TrainConfig | None = None) -> Non
             f"strategy {config.strategy} does not run on device {config.device} yet, which collects no statistics of "
             "gradients: use --strategy none, or --device cpu"
         )
-    if begun is not None and config.strategy != begun.strategy:
+    if config.adam == "dense" and config.device != "cpu":
         raise ConfigError(
-            f"the run was begun with strategy {begun.strategy} and cannot go on with {config.strategy}: leave it, or "
-            "start a new run with --init from its PLY"
+            f"adam dense does not run on device {config.device} yet: use --adam selective, or --device cpu"
         )
+    for name in ("strategy", "adam"):
+        if begun is not None and getattr(config, name) != getattr(begun, name):
+            raise ConfigError(
+                f"the run was begun with {name} {getattr(begun, name)} and cannot go on with {getattr(config, name)}: "
+                "leave it, or start a new run with --init from its PLY"
+            )
 
 
 def strategy_of(config: TrainConfig) -> Strategy | None:

@@ -21,7 +21,6 @@ from tidegs.train.strategies.rows import (
     Planes,
     logit,
     rotate,
-    row_bounds,
     sigmoid,
     take_rows,
 )
@@ -143,11 +142,9 @@ def opacity_mass(base: np.ndarray, count: int, floor: np.float32) -> tuple[float
 
 
 @numba.njit(nogil=True, cache=True)
-def add_noise(
-    base: np.ndarray, count: int, scaler: np.float32, key: np.uint64, lo: np.ndarray, hi: np.ndarray
-) -> float:
+def add_noise(base: np.ndarray, count: int, scaler: np.float32, key: np.uint64) -> None:
     """Moves means by noise (gsplat/strategy/ops.py inject_noise_to_position), in place: normal numbers times `scaler`,
-    more for faint rows, through the covariance. Returns and fills the bounds as `row_bounds`."""
+    more for faint rows, through the covariance."""
     one = np.float32(1)
     for i in range(count):
         faint = one / (one + np.exp(np.float32(-100) * ((one - sigmoid(base[OPACITY, i])) - np.float32(0.995))))
@@ -158,7 +155,6 @@ def add_noise(
         base[MEANS, i] += x
         base[MEANS + 1, i] += y
         base[MEANS + 2, i] += z
-    return row_bounds(base, count, lo, hi)
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
