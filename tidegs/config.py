@@ -73,7 +73,7 @@ class TrainConfig:
     ssim_lambda: float = option(0.2, MODEL, "weight of D-SSIM against L1", low=0, high=1)
 
     strategy: Literal["auto", "none", "default", "mcmc"] = option(
-        "auto", DENSIFY, "how the scene grows; auto: default, or none on CUDA, from 1M points or --init"
+        "auto", DENSIFY, "how the scene grows; auto: default, or none from 1M points or with --init"
     )
     max_gaussians: int = option(0, DENSIFY, "default: stop growing at this many; 0: as the disk allows", low=0)
     cap_max: int = option(1_000_000, DENSIFY, "mcmc: grow to this many", low=1)

@@ -62,15 +62,15 @@ def hold(device: Device, scene: Scene, layout: RecordLayout, cuts: list[int] | N
         slot = np.full(layout.slot_nbytes // 4, np.nan, np.float32).view(np.uint8)
         layout.view(slot, "base")[:, : b - a] = scene.base[:, a:b]
         layout.view(slot, "rest")[:, : b - a] = scene.rest[: layout.rest_components, a:b]
-        for plane in PLANES[2:]:
+        for plane in (*PLANES[2:], "stats"):
             layout.view(slot, plane)[:, : b - a] = 0
         host.append(slot)
     device.upload(host, slots)
     return Held(device, layout, cuts, slots)
 
 
-def layout_for(capacity: int = 64, sh_degree: int = 3, grads: bool = True) -> RecordLayout:
-    return RecordLayout(capacity, sh_degree, with_grads=grads)
+def layout_for(capacity: int = 64, sh_degree: int = 3, grads: bool = True, stats: int = 0) -> RecordLayout:
+    return RecordLayout(capacity, sh_degree, stats, with_grads=grads)
 
 
 def cuda_on_cpu(streams: RecordedStreams | None = None) -> CudaDevice:

@@ -186,10 +186,10 @@ def test_a_camera_that_sees_nothing(parts):
 
 
 def test_absolute_gradients():
-    """Sums of |d loss / d means2d| over pixels, which densification may ask for (AbsGS), where there are statistics."""
+    """Sums of |d loss / d means2d| over pixels, which densification may ask for (AbsGS)."""
     scene, view = random_scene(64, 11), look(40, 30)
     held = hold(cuda_on_cpu(), scene, RecordLayout(64, 3, stat_components=3))
-    frame, _ = step(held, view, RenderSettings(sh_degree=2))
+    frame, _ = step(held, view, RenderSettings(sh_degree=2, absgrad=True))
     made = held.device._picture.absolute
     base, rest = torch.tensor(scene.base), torch.tensor(scene.rest)
     sh = torch.cat([base[11:14].T[:, None], rest.view(15, 3, -1).permute(2, 0, 1)], 1)

@@ -3,6 +3,7 @@ relocated, split, died, reborn under old ids, evicted, snapshot and opened again
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,8 +48,20 @@ class GrowingStore(MemoryStore):
         return ids
 
 
-class CpuLikeDevice(FakeDevice):
-    name = "cpu"
+class Edited:
+    """The part of a device that a settler uses, over memory."""
+
+    def __init__(self, arena) -> None:
+        self.arena = arena
+
+    @contextmanager
+    def edit(self, slots, nbytes=None):
+        yield [self.arena[s][:nbytes] for s in slots]
+
+
+class CpuLikeDevice(FakeDevice, Edited):
+    def __init__(self) -> None:
+        FakeDevice.__init__(self)
 
 
 @dataclass
@@ -108,7 +121,7 @@ def run_model(case: Case, strategy) -> GrowingStore:
     """The same without residency: every block lies in a dictionary."""
     store = case.store
     slots = {b: np.concatenate([r, np.zeros(LAYOUT.slot_nbytes - len(r), np.uint8)]) for b, r in store.records.items()}
-    settler, noise = settler_of(strategy, store, SimpleNamespace(name="cpu", arena=slots)), noise_of(strategy)
+    settler, noise = settler_of(strategy, store, Edited(slots)), noise_of(strategy)
 
     def settle(ids: np.ndarray, step: int) -> None:
         found = settler.settle(SimpleNamespace(ids=ids, part=0, blocks=SimpleNamespace(slots=ids)), step)
@@ -133,8 +146,7 @@ def run_model(case: Case, strategy) -> GrowingStore:
         updates = blank_updates(len(ids))
         for i, (b, count) in enumerate(zip(ids.tolist(), counts.tolist(), strict=True)):
             train_block(slots[b], count, b, step.index)
-            planes = planes_of(LAYOUT, slots[b])
-            updates.extent[i] = settler.bounds(planes, count, step.index + 1, updates.lo[i], updates.hi[i])
+            updates.extent[i] = settler.bounds(slots[b], count, step.index + 1, updates.lo[i], updates.hi[i])
         store.table["adam"][ids] = step.index + 1
         if noise:
             flags = np.full(len(ids), BlockFlags.ALL, np.uint8)
@@ -193,8 +205,7 @@ def train_pass(p, arena: np.ndarray, settler: Settler) -> BlockUpdates:
     for i in np.flatnonzero(p.flags & BlockFlags.LAST_OF_STEP).tolist():
         slot, count = arena[p.blocks.slots[i]], int(p.blocks.counts[i])
         train_block(slot, count, int(p.ids[i]), p.step)
-        planes = planes_of(LAYOUT, slot)
-        updates.extent[i] = settler.bounds(planes, count, p.step + 1, updates.lo[i], updates.hi[i])
+        updates.extent[i] = settler.bounds(slot, count, p.step + 1, updates.lo[i], updates.hi[i])
     return updates
 
 

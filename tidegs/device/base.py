@@ -5,6 +5,7 @@ Invariant: nothing above this file knows where the arena lies or who rasterizes.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Literal, Protocol
@@ -130,6 +131,10 @@ class Device(Protocol):
 
     def download(self, slots: list[int], host: list[np.ndarray]) -> None:
         """Copies arena slots into host slots; returns when they may be used."""
+
+    def edit(self, slots: list[int], nbytes: int | None = None) -> AbstractContextManager[list[np.ndarray]]:
+        """Inside, arena slots as host memory (uint8, the first `nbytes` of each, or all) that may be changed: what is
+        written there is in the arena afterwards. Called by the thread that renders, between two passes."""
 
     def new_frame(self, view: View, depth: bool = False) -> Frame: ...
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,6 +102,11 @@ class CpuDevice:
                 f"a slot of {min(target.nbytes, source.nbytes)} bytes is short of the {nbytes} of the layout"
             )
         self._lib.tidegs_copy(target.ctypes.data, source.ctypes.data, nbytes)
+
+    @contextmanager
+    def edit(self, slots: list[int], nbytes: int | None = None) -> Iterator[list[np.ndarray]]:
+        """The arena itself."""
+        yield [self.arena[s][:nbytes] for s in slots]
 
     def new_frame(self, view: View, depth: bool = False) -> CpuFrame:
         shape = (view.height, view.width)

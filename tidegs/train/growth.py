@@ -80,7 +80,8 @@ class Growth:
         if self._dense:
             _count_steps(p, updates, table)
         if self._noise is not None:
-            with self._settler.slots(p) as slots:
+            nbytes = None if self._dense else self._session.budgets.layout.plane_nbytes("base")
+            with self._session.device.edit(p.blocks.slots.tolist(), nbytes) as slots:
                 self._noise.apply(p, updates, slots, table, self._settler.bounds)
 
     def step_done(self, step: int) -> None:

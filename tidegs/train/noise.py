@@ -15,11 +15,10 @@ from tidegs.gaussians.layout import RecordLayout
 from tidegs.residency.passes import Pass
 from tidegs.train.strategies.chance import stream
 from tidegs.train.strategies.relocate import add_noise, opacity_mass
-from tidegs.train.strategies.rows import Planes, planes_of
 from tidegs.train.strategies.settings import MCMCStrategy
 
-# Fills the least and greatest mean of the rows of planes before a step; returns the greatest scale.
-RowBounds = Callable[[Planes, int, int, np.ndarray, np.ndarray], float]
+# Of a slot, its rows in use, and the step to come: fills least and greatest mean, returns the greatest scale.
+RowBounds = Callable[[np.ndarray, int, int, np.ndarray, np.ndarray], float]
 _NOISE = 1_000_003  # its random numbers are others than those of events
 
 
@@ -40,20 +39,20 @@ class Noise:
         self, p: Pass, updates: BlockUpdates, slots: list[np.ndarray], table: np.ndarray, bounds: RowBounds
     ) -> None:
         """Moves the means of the blocks whose step ends with this pass; corrects their `updates`, and their rows of
-        the table. `slots`: host memory of the pass's blocks, uint8 [slot_nbytes] each."""
+        the table. `slots`: host memory of the pass's blocks, uint8; at least what `bounds` reads, and `base`."""
         floor = np.float32(self._strategy.min_opacity)
         for i in np.flatnonzero(p.flags & BlockFlags.LAST_OF_STEP).tolist():
             block, count = int(p.ids[i]), int(p.blocks.counts[i])
-            planes = planes_of(self._layout, slots[i])
+            base = self._layout.view(slots[i], "base")
             variance = self._sum(p.step + 1) - self._sum(int(table["event"][block]))
             scaler = np.float32(self._strategy.noise_lr * max(variance, 0.0) ** 0.5)
             key = stream(self._seed + _NOISE, p.step, block)
-            add_noise(planes.base, count, scaler, key)
-            updates.extent[i] = bounds(planes, count, p.step + 1, updates.lo[i], updates.hi[i])
+            add_noise(base, count, scaler, key)
+            updates.extent[i] = bounds(slots[i], count, p.step + 1, updates.lo[i], updates.hi[i])
             updates.touched[i] = True
             updates.visible[i] = max(int(updates.visible[i]), 1)  # rows moved, so bounds count
             table["event"][block] = p.step + 1
-            table["opacity_mass"][block], table["dead"][block] = opacity_mass(planes.base, count, floor)
+            table["opacity_mass"][block], table["dead"][block] = opacity_mass(base, count, floor)
 
 
 def draw_relocation(strategy: MCMCStrategy, table: np.ndarray, seed: int, step: int) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import bisect
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +81,7 @@ class Settler:
         table = self._store.table
         found = Settled(table[p.ids].copy(), np.zeros(len(p.ids), bool))
         born: list[tuple[np.ndarray, np.void]] = []
-        with self.slots(p) as slots:
+        with self._device.edit(p.blocks.slots.tolist()) as slots:
             for i, (block, slot) in enumerate(zip(p.ids.tolist(), slots, strict=True)):
                 row = found.rows[i]
                 rows, count = self._settle_block(block, slot, row, step)
@@ -104,18 +103,6 @@ class Settler:
         if self._may_grow and not fits:
             self._say(f"{self._store.path}: the disk is nearly full, so the scene stops growing; free some space")
         self._may_grow = fits
-
-    @contextmanager
-    def slots(self, p: Pass) -> Iterator[list[np.ndarray]]:
-        """The slots of the pass as host memory, uint8 [slot_nbytes] each; what is written there counts."""
-        arenas = p.blocks.slots.tolist()
-        if self._device.name == "cpu":
-            yield [self._device.arena[a] for a in arenas]  # type: ignore[attr-defined]
-            return
-        slots = list(aligned_slots(len(arenas), self._layout.slot_nbytes))
-        self._device.download(arenas, slots)
-        yield slots
-        self._device.upload(slots, arenas)
 
     def _settle_block(self, block: int, slot: np.ndarray, row: np.void, step: int) -> tuple[Planes | None, int]:
         """The block's rows once it is settled (None: as they are), and how many."""
@@ -183,18 +170,20 @@ class Settler:
             planes = planes_of(self._layout, target)
             if own.base.ctypes.data != planes.base.ctypes.data:
                 put_rows(planes, own)
-            self._describe(planes, target_row, len(part), step)
+            self._describe(target, target_row, len(part), step)
 
-    def _describe(self, planes: Planes, row: np.void, count: int, step: int) -> None:
+    def _describe(self, slot: np.ndarray, row: np.void, count: int, step: int) -> None:
         lo, hi = np.empty(3, np.float32), np.empty(3, np.float32)
-        row["extent"] = self.bounds(planes, count, step, lo, hi)
+        row["extent"] = self.bounds(slot, count, step, lo, hi)
         row["lo"], row["hi"], row["count"] = lo, hi, count
         if isinstance(self._strategy, MCMCStrategy):
-            row["opacity_mass"], row["dead"] = opacity_mass(planes.base, count, np.float32(self._strategy.min_opacity))
+            row["opacity_mass"], row["dead"] = opacity_mass(
+                self._layout.view(slot, "base"), count, np.float32(self._strategy.min_opacity)
+            )
 
-    def bounds(self, planes: Planes, count: int, step: int, lo: np.ndarray, hi: np.ndarray) -> float:
-        """Fills the least and greatest mean of the rows before `step`, and until the block is needed again; returns the
-        greatest scale."""
+    def bounds(self, slot: np.ndarray, count: int, step: int, lo: np.ndarray, hi: np.ndarray) -> float:
+        """Fills the least and greatest mean of the rows of a slot before `step`, and until the block is needed again;
+        returns the greatest scale. Reads `base`, and with dense Adam its moments."""
         if self._momentum is not None:
-            return self._momentum.bounds(planes, count, step, lo, hi)
-        return row_bounds(planes.base, count, lo, hi)
+            return self._momentum.bounds(planes_of(self._layout, slot), count, step, lo, hi)
+        return row_bounds(self._layout.view(slot, "base"), count, lo, hi)

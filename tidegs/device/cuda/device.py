@@ -6,7 +6,8 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import numpy as np
@@ -71,6 +72,20 @@ class CudaDevice:
         """Copies arena slots into host slots; returns when they may be used."""
         self.copies.download(slots, host)
 
+    @contextmanager
+    def edit(self, slots: list[int], nbytes: int | None = None) -> Iterator[list[np.ndarray]]:
+        """Copies of the slots, which go back afterwards; in order with the kernels. Waits for the device."""
+        names = slot_names(slots)
+        with self.streams.on("compute"):
+            self.copies.order.begin("compute", slots)
+            self.streams.reads("compute", names)
+            host = [self.arena.slot(s)[:nbytes].to("cpu", copy=True) for s in slots]
+            yield [h.numpy() for h in host]
+            self.streams.writes("compute", names)
+            for slot, changed in zip(slots, host, strict=True):
+                self.arena.slot(slot)[:nbytes].copy_(changed)
+            self.copies.order.end("compute", slots)
+
     def direct_slots(self) -> DirectSlots:
         """The arena as files see it that read and write device memory themselves."""
         return DirectSlots(self.arena, self.streams, self.copies.order)
@@ -104,8 +119,7 @@ class CudaDevice:
         _cuda_frame(frame).check_size(view.height, view.width)
         self._end_picture()
         with self.streams.on("compute"):
-            absgrad = self.arena.layout.stat_components > 0
-            self._picture = Picture(self.arena, self._ops, view, settings, self._halvings, absgrad)
+            self._picture = Picture(self.arena, self._ops, view, settings, self._halvings)
 
     def add(self, blocks: PassBlocks) -> None:
         """Projects the next part of the camera's blocks, and keeps what the image needs of their visible rows."""

@@ -46,7 +46,6 @@ class Picture:
     view: View
     settings: RenderSettings
     halvings: int = 0  # of the image, to begin with; in the end, of how many there had to be
-    with_absgrad: bool = False
     parts: list[Part] = field(default_factory=list)
     splits: int = 0  # how often work was split because memory ran out
     leaves: render.Projected | None = None  # rows of all parts, once the image was drawn
@@ -111,7 +110,7 @@ class Picture:
 
     def _draw_window(self, window: Window, with_depth: bool) -> render.Drawn:
         assert self.leaves is not None
-        return render.draw(self.leaves, window, self.settings, with_depth, self.with_absgrad)
+        return render.draw(self.leaves, window, self.settings, with_depth, self.settings.absgrad)
 
     def differentiate(self, image_grad: Tensor) -> None:
         """From the gradient of the image (float32 [H, W, 3]) to that of every row in image space."""
@@ -127,7 +126,7 @@ class Picture:
             drawn = self._drawn or self._draw_window(window, with_depth=False)
             shares = torch.autograd.grad(drawn.rgb, wanted, image_grad[window.there])
             self._shares = tuple(map(torch.add, self._shares, shares)) if self._shares else shares
-            if self.with_absgrad:
+            if self.settings.absgrad:
                 absolute: Tensor = drawn.means2d.absgrad[0]  # type: ignore[attr-defined]
                 self.absolute = absolute if self.absolute is None else self.absolute + absolute
 
@@ -157,6 +156,14 @@ class Picture:
             params, projected = self._project(blocks, part.rows[a:b])
         shares = [share[:, part.first + a : part.first + b] for share in self._shares]
         return params, Params(*torch.autograd.grad(projected.differentiable(), params.tensors(), shares))
+
+    def motion(self, part: Part, a: int, b: int) -> tuple[Tensor, Tensor]:
+        """What densification goes by, of rows of a part: gradients of the loss by means2d [b - a, 2], per pixel (sums
+        of absolute ones where the settings say so); and radii, int32 [b - a, 2]."""
+        assert self.leaves is not None
+        rows = slice(part.first + a, part.first + b)
+        gradient = self._shares[0][0] if self.absolute is None else self.absolute
+        return gradient[rows], self.leaves.radii[0, rows]
 
     def visible(self, part: Part, a: int, b: int) -> Tensor:
         """bool [b - a]: which rows of a part have a radius in the whole image."""

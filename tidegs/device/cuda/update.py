@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 
 from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates
-from tidegs.device.cuda import memory
+from tidegs.device.cuda import memory, statistics
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.frame import PendingUpdates
 from tidegs.device.cuda.picture import Part, Picture
-from tidegs.device.cuda.rows import AdamNumbers, Blocks, Params, adam_numbers
+from tidegs.device.cuda.rows import Blocks, Params, adam_numbers
 from tidegs.device.cuda.staging import Pending, to_device
 from tidegs.device.cuda.streams import Streams
+from tidegs.gaussians.layout import BASE_FIELDS
+
+SCALES, OPACITIES = BASE_FIELDS["scales"], BASE_FIELDS["opacities"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,12 @@ class Updater:
         if (summing & first).any():
             self.ops.clear_marks(self.arena, blocks.slots[self._where(summing & first)])
         if len(part.rows):
-            self._rows(picture, part, blocks, summing, numbers, visible)
+            self._rows(picture, part, blocks, summing, adam, visible)
         part.forget_graph()
         if (summing & last).any():
             where = self._where(summing & last)
             slots, counts = blocks.slots[where], blocks.counts[where]
+            self._regularise_sums(slots, adam)
             visible[where] = self.ops.adam_marked(self.arena, slots, counts, picture.settings.sh_degree, numbers)
         return self._learn(blocks, visible, scratch=summing & ~last)
 
@@ -61,11 +65,11 @@ class Updater:
         part: Part,
         blocks: Blocks,
         summing: np.ndarray,
-        numbers: AdamNumbers,
+        adam: AdamSettings,
         visible: Tensor,
     ) -> None:
         """Sums or updates the part's rows, and counts those that were updated."""
-        straight = to_device(~summing, self.arena.device)
+        straight, numbers = to_device(~summing, self.arena.device), adam_numbers(adam)
 
         def prepare(a: int, b: int) -> tuple[int, int, Params, Params]:
             return a, b, *picture.gradients(part, blocks, a, b)
@@ -75,13 +79,27 @@ class Updater:
             a, b, params, grads = made
             rows, block_of_row = part.rows[a:b], part.block_of_row[a:b]
             seen, alone = picture.visible(part, a, b), straight[block_of_row]
+            if adam.cameras and self.arena.layout.stat_components:
+                statistics.collect(self.arena, blocks, rows, seen, *picture.motion(part, a, b), picture.view, adam)
             if not summing.all():
+                statistics.regularise(grads, alone, adam)
                 self.ops.adam_rows(self.arena, blocks, rows, seen & alone, params, grads, numbers)
                 visible.index_add_(0, block_of_row, (seen & alone).to(torch.int32))
             if summing.any():
                 self.ops.add_grads(self.arena, blocks, rows, seen & ~alone, params, grads)
 
         picture.splits += memory.in_pieces(len(part.rows), prepare, commit)
+
+    @torch.no_grad()
+    def _regularise_sums(self, slots: Tensor, adam: AdamSettings) -> None:
+        """Adds the regularisation to the sums of marked rows, once a step."""
+        if not (adam.scale_reg or adam.opacity_reg):
+            return
+        at, base, sums = slots.long(), self.arena.plane("base"), self.arena.plane("grads")
+        marked = sums[at, -1:] > 0
+        scales, opacities = base[at, SCALES].exp(), base[at, OPACITIES].sigmoid()
+        sums[at, SCALES] += torch.where(marked, adam.scale_reg * scales, 0.0)
+        sums[at, OPACITIES] += torch.where(marked, adam.opacity_reg * opacities * (1.0 - opacities), 0.0)
 
     def _learn(self, blocks: Blocks, visible: Tensor, scratch: np.ndarray) -> BlockUpdates:
         """Bounds and counts, on their way to the host. `scratch` (bool [n]): blocks whose scratch planes changed."""

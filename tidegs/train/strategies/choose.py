@@ -15,18 +15,13 @@ def resolved(config: TrainConfig, points: int | None) -> TrainConfig:
     """The settings with the strategy that "auto" means for a cloud of so many points; None: for trained Gaussians."""
     if config.strategy != "auto":
         return config
-    grows = config.device == "cpu" and points is not None and points < DENSE
+    grows = points is not None and points < DENSE
     return replace(config, strategy="default" if grows else "none")
 
 
 def check_strategy(config: TrainConfig, begun: TrainConfig | None = None) -> None:
     """Raises ConfigError where the device cannot serve the strategy, or where a run that was `begun` with another goes
     on: its store lacks what this one goes by."""
-    if strategy_of(config) is not None and config.device != "cpu":
-        raise ConfigError(
-            f"strategy {config.strategy} does not run on device {config.device} yet, which collects no statistics of "
-            "gradients: use --strategy none, or --device cpu"
-        )
     if config.adam == "dense" and config.device != "cpu":
         raise ConfigError(
             f"adam dense does not run on device {config.device} yet: use --adam selective, or --device cpu"
