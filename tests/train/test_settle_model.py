@@ -22,6 +22,7 @@ from tidegs.residency.schedule import Step
 from tidegs.residency.settlement import COLUMNS
 from tidegs.residency.visibility import Bounds, needed_blocks, view_planes
 from tidegs.store.base import TABLE_DTYPE
+from tidegs.train import merge, settle
 from tidegs.train.momentum import Momentum
 from tidegs.train.noise import Noise, draw_relocation
 from tidegs.train.settle import Settler
@@ -77,10 +78,12 @@ def make_case(seed: int, batch: int) -> Case:
     rng = np.random.default_rng(seed)
     store = GrowingStore(LAYOUT, np.zeros(12, TABLE_DTYPE))
     for b in range(12):
-        count = int(rng.integers(5, 65))
+        count = int(rng.integers(45, 65) if rng.random() < 0.6 else rng.integers(2, 17))
         base = planes_of(LAYOUT, store.records[b]).base
         base[:, :count] = rng.normal(size=(14, count))
-        base[:3, :count] = rng.uniform(-8, 8, (3, 1)) * [[1], [1], [0.05]] + rng.normal(size=(3, count)) * 0.3
+        if b % 2 == 0:  # blocks come in twos, side by side
+            place = rng.uniform(-8, 8, (3, 1)) * [[1], [1], [0.05]]
+        base[:3, :count] = place + 0.3 * (b % 2) + rng.normal(size=(3, count)) * 0.3
         base[7:10, :count] = rng.uniform(-5, -1.5, (3, count))
         base[10, :count] = rng.uniform(-6, 3, count)
         set_bounds(store.table[b : b + 1], base, count)
@@ -242,3 +245,11 @@ def test_the_model_sees_every_kind_of_event(strategy):
     assert len(table) > 12
     assert table["count"].max() <= 64
     assert (table["count"][:12] < before).any()
+
+
+def test_the_model_sees_merges(monkeypatch):
+    merged = []
+    monkeypatch.setattr(settle, "joined", lambda *args: merged.append(1) or merge.joined(*args))
+    for seed in range(10):
+        run_model(make_case(seed, 2), DEFAULT)
+    assert len(merged) > 3

@@ -20,13 +20,14 @@ from tidegs.residency.settlement import Settled
 from tidegs.store.base import TABLE_DTYPE
 from tidegs.store.block_store import BlockStore
 from tidegs.store.memory import aligned_slots
+from tidegs.train.merge import GIVES, joined, pairs_of
 from tidegs.train.momentum import Momentum
 from tidegs.train.strategies.chance import stream
 from tidegs.train.strategies.divide import parts_of
 from tidegs.train.strategies.refine import refine, reset_opacities
 from tidegs.train.strategies.relocate import add_children, dead_rows, opacity_mass
-from tidegs.train.strategies.rows import Planes, planes_of, put_rows, row_bounds, take_rows
-from tidegs.train.strategies.settings import Event, MCMCStrategy, Strategy
+from tidegs.train.strategies.rows import KEPT, Planes, planes_of, put_rows, row_bounds, take_rows
+from tidegs.train.strategies.settings import DefaultStrategy, Event, MCMCStrategy, Strategy
 
 _DISK_RESERVE = 256 << 20  # bytes left alone
 _GROWTH = 3  # records that a block becomes at most, beside its old one
@@ -58,9 +59,11 @@ class Settler:
         self._steps = [e.step for e in self._events]
         self._total = 0  # Gaussians, as settled so far
         self._may_grow = True
+        self._pairs: dict[int, int] = {}  # of the settlement at hand: who gives its rows to whom
+        self._gifts: dict[int, tuple[Planes, int]] = {}  # rows on their way, and steps of Adam, by who gets them
 
     def owed(self, step: int, ids: np.ndarray) -> np.ndarray:
-        """Those of the blocks `ids` that must be settled before `step`."""
+        """Those of the blocks `ids` that must be settled before `step`; a settlement of just these is to follow."""
         table = self._store.table
         if isinstance(self._strategy, MCMCStrategy):
             due = table["relocated"][ids] + table["added"][ids] + table["doomed"][ids] > 0
@@ -69,6 +72,8 @@ class Settler:
             due = table["event"][ids] < (self._steps[at - 1] if at else 0)
         if self._momentum is not None:
             due |= self._momentum.owed(table, step, ids)
+        merges = isinstance(self._strategy, DefaultStrategy)  # relocation leaves no block sparse
+        self._pairs = pairs_of(table, ids[due], self._layout.capacity) if merges else {}
         return ids[due]
 
     def owed_blocks(self, step: int) -> np.ndarray:
@@ -86,6 +91,7 @@ class Settler:
                 row = found.rows[i]
                 rows, count = self._settle_block(block, slot, row, step)
                 self._total += count - int(row["count"])
+                rows, count = self._merge(block, slot, row, rows, count)
                 found.touched[i] = rows is not None
                 row["count"] = count
                 if rows is not None and count:
@@ -93,6 +99,23 @@ class Settler:
         found.born_slots = [slot for slot, _ in born]
         found.born_rows = np.array([row for _, row in born], TABLE_DTYPE)
         return found
+
+    def _merge(
+        self, block: int, slot: np.ndarray, row: np.void, rows: Planes | None, count: int
+    ) -> tuple[Planes | None, int]:
+        """Takes the rows of a settled block that gives them away, or adds those that it was given."""
+        taker = self._pairs.get(block)
+        if taker is not None and 0 < count <= GIVES * self._layout.capacity:
+            planes = rows or planes_of(self._layout, slot)
+            given = take_rows(planes, np.arange(count, dtype=np.int32), np.full(count, KEPT, np.uint8))
+            self._gifts[taker] = given, int(row["adam"])
+            return rows, 0
+        if block not in self._gifts:
+            return rows, count
+        given, steps = self._gifts.pop(block)
+        row["adam"] = max(int(row["adam"]), steps)
+        planes = rows or planes_of(self._layout, slot)
+        return joined(planes, count, given), count + given.base.shape[1]
 
     def _begin(self, p: Pass, step: int) -> None:
         """Counts the Gaussians once a step, so that the count does not depend on how its blocks are parted."""
