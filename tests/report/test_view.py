@@ -16,9 +16,11 @@ from tidegs.cli.main import main
 from tidegs.data.load import load_scene
 from tidegs.data.world import rotation_of
 from tidegs.eval.frames import to_rgb8
+from tidegs.report import looks
 from tidegs.report.looks import HEIGHTS, Look, Painter, box_lines, quaternion, view_at
 from tidegs.report.space import up_direction
 from tidegs.report.viewer import Viewer
+from tidegs.residency.visibility import Bounds, needed_blocks, view_planes
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.run import RunRequest, run_training
@@ -98,6 +100,31 @@ def test_a_frame_in_parts_can_be_cancelled(result, city):
         assert whole.std() > 10
 
 
+def test_a_view_of_too_much_shows_the_nearest_blocks(session, painter, monkeypatch):
+    view = session.views[0]
+    monkeypatch.setattr(looks, "ROWS_A_LINE", 10**9)
+    look = look_of(view)
+    whole = painter.paint(look, 60)
+    assert not painter.cut_off
+    settings, counts = render_settings(session.config, 10**6), session.store.table["count"]
+    total = rows_needed(session, view, settings)
+    before = 0
+    for share in (0.1, 0.5, 0.9):
+        cut = session.residency.within_reach(view, settings, int(share * total))
+        assert before < cut.far_plane < settings.far_plane
+        assert rows_needed(session, view, cut) <= max(share * total, counts.max()) + 2 * counts.max()
+        before = cut.far_plane
+    assert session.residency.within_reach(view, settings, total) is settings
+    monkeypatch.setattr(looks, "ROWS_A_LINE", total // 2 // 60)
+    assert not np.array_equal(painter.paint(look, 60), whole)
+    assert painter.cut_off
+
+
+def rows_needed(session, view, settings) -> int:
+    ids = needed_blocks(Bounds(session.store.table), view_planes(view, settings))
+    return int(session.store.table["count"][ids].sum())
+
+
 def test_boxes_have_twelve_edges():
     lines = box_lines(np.array([[0, 0, 0], [1, 1, 1]], np.float32), np.array([[1, 2, 3], [2, 2, 2]], np.float32))
     assert lines.shape == (24, 2, 3)
@@ -137,7 +164,14 @@ class FakeServer:
                 value=options.get("initial_value", "colour"), visible=False, on_update=lambda f: f
             )
 
-        names = ("add_dropdown", "add_slider", "add_checkbox", "add_camera_frustum", "add_line_segments")
+        names = (
+            "add_dropdown",
+            "add_slider",
+            "add_checkbox",
+            "add_camera_frustum",
+            "add_line_segments",
+            "add_markdown",
+        )
         self.gui = self.scene = types.SimpleNamespace(**dict.fromkeys(names, handle), set_up_direction=lambda up: None)
 
     def on_client_connect(self, f):

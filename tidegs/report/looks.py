@@ -1,6 +1,7 @@
 """What someone looks at, and frames of it through the tiers: coarse while the camera moves, finer when it rests.
 
-Invariant: a frame shows every block that its view needs, in memory that the budgets of the tiers bound.
+Invariant: a frame shows every block that its view needs, nearest first, up to as many rows as its size allows: so its
+time and memory are bounded, whatever the scene.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tidegs.residency.pipeline import Residency
 Mode = Literal["colour", "depth"]
 HEIGHTS = (120, 240, 480, 720, 1080)  # pixels of a frame, from coarse to fine
 MOVING_SECONDS = 0.15  # a frame may take, while the camera moves
+ROWS_A_LINE = 1 << 14  # rows of needed blocks for each line of a frame: 2 million in a coarse one, 17 in a fine one
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Painter:
         """`settings`: of the store, at its greatest SH degree."""
         self._residency, self._device, self._settings = residency, device, settings
         self._a_pixel = 1e-6  # seconds, as measured last
+        self.cut_off = False  # far parts were left out of the last frame
 
     def first_height(self) -> int:
         """The finest height that can be expected to follow a moving camera."""
@@ -80,8 +83,11 @@ class Painter:
         view, depth = view_at(look, height), look.mode == "depth"
         settings = replace(self._settings, sh_degree=min(look.sh_degree, self._settings.sh_degree))
         begun = time.perf_counter()
+        whole = settings
+        settings = self._residency.within_reach(view, settings, ROWS_A_LINE * height)
+        self.cut_off = settings is not whole
         frame = self._device.new_frame(view, depth)
-        passes = self._residency.render([0], [view])
+        passes = self._residency.render([0], [view], settings)
         try:
             for one in passes:
                 if one.first_of_camera:

@@ -21,6 +21,7 @@ from tidegs.report.space import up_direction
 
 DEFAULT_PORT, LOCAL = 8080, "127.0.0.1"
 _MOST_FRUSTA, _MOST_BOXES = 300, 2000
+_CUT_OFF = "The far parts of this view are left out: come closer, or let the camera rest."
 _TRAINING_SHARE = 0.2  # of the time that frames may take from training
 
 
@@ -98,17 +99,19 @@ class Viewer:
         handle = self._server.get_clients().get(key)
         if handle is not None:
             handle.scene.set_background_image(picture, format="jpeg", jpeg_quality=85)
+            self._note.content = _CUT_OFF if self._painter.cut_off else ""
 
     # -- browsers, on viser's threads ---------------------------------------------------------------------------------
 
     def _connected(self, handle: Any) -> None:
-        if self._views:
+        place, target = self._middle + np.array([0.0, -1.2, 0.8]) * self._size, self._middle
+        if self._views:  # from the first camera, as it looks, about as far as the middle is
             first = self._views[0].viewmat.astype(np.float64)
             place = -first[:3, :3].T @ first[:3, 3]
-        else:
-            place = self._middle + np.array([0.0, -1.2, 0.8]) * self._size
+            ahead = float(first[2, :3] @ self._middle + first[2, 3])
+            target = place + first[2, :3] * (ahead if ahead > 0 else 0.2 * self._size)
         handle.camera.up_direction = tuple(self._up)
-        handle.camera.position, handle.camera.look_at = tuple(place), tuple(self._middle)
+        handle.camera.position, handle.camera.look_at = tuple(place), tuple(target)
         handle.camera.on_update(lambda camera: self._moved(handle.client_id, camera))
         self._moved(handle.client_id, handle.camera)
 
@@ -146,6 +149,7 @@ class Viewer:
         self._degree = gui.add_slider("SH degree", min=0, max=max(sh_degree, 1), step=1, initial_value=sh_degree)
         self._frusta = gui.add_checkbox("cameras", initial_value=False)
         self._boxes = gui.add_checkbox("blocks", initial_value=False)
+        self._note = gui.add_markdown("")
         for control in (self._mode, self._degree):
             control.on_update(self._asked)
 

@@ -23,6 +23,7 @@ from tidegs.residency.hostcache import HostCache
 from tidegs.residency.mover import Mover
 from tidegs.residency.passes import Pass, PassPlan, PassPlanner
 from tidegs.residency.planner import Loan, Planner
+from tidegs.residency.reach import reach_of
 from tidegs.residency.schedule import Step
 from tidegs.residency.settlement import COLUMNS, Settled
 from tidegs.residency.visibility import Bounds
@@ -99,10 +100,16 @@ class Residency:
         needs are then determined anew, once. Raises errors of the store."""
         return self._run(iter(steps), views, False, owed)
 
-    def render(self, cameras: Iterable[int], views: Sequence[View]) -> Iterator[Pass]:
-        """One or more passes of phase "render" for each camera; blocks stay as they are."""
+    def render(
+        self, cameras: Iterable[int], views: Sequence[View], settings: RenderSettings | None = None
+    ) -> Iterator[Pass]:
+        """One or more passes of phase "render" for each camera; blocks stay as they are. `settings`: other ones."""
         steps = (Step(i, (camera,)) for i, camera in enumerate(cameras))
-        return self._run(steps, views, True, None)
+        return self._run(steps, views, True, None, settings)
+
+    def within_reach(self, view: View, settings: RenderSettings, rows: int) -> RenderSettings:
+        """The settings with a far plane so near that the view needs no blocks of more than `rows` rows in all."""
+        return reach_of(self._bounds, self._store.table["count"], view, settings, rows)
 
     def settle(self, ids: np.ndarray) -> Iterator[Pass]:
         """Passes of phase "settle" for the blocks `ids` (int32, ascending), between two steps."""
@@ -186,10 +193,17 @@ class Residency:
         due, self._out = self._out[1], None
         return due
 
-    def _run(self, steps: Iterator[Step], views: Sequence[View], render: bool, owed: Owed | None) -> Iterator[Pass]:
-        planner, bounds = self._planner, self._bounds
-        exact = PassPlanner(bounds, views.__getitem__, self._settings, self._capacity)
-        predicted = PassPlanner(bounds, views.__getitem__, self._settings, self._capacity, _PREDICTION_INFLATE)
+    def _run(
+        self,
+        steps: Iterator[Step],
+        views: Sequence[View],
+        render: bool,
+        owed: Owed | None,
+        settings: RenderSettings | None = None,
+    ) -> Iterator[Pass]:
+        planner, bounds, settings = self._planner, self._bounds, settings or self._settings
+        exact = PassPlanner(bounds, views.__getitem__, settings, self._capacity)
+        predicted = PassPlanner(bounds, views.__getitem__, settings, self._capacity, _PREDICTION_INFLATE)
         window = max(1024, 2 * len(views))
         ahead = max(planner.chunk, planner.arena_slots // 50)
         horizon = Horizon(planner, exact, predicted, steps, window, ahead, render)
