@@ -40,8 +40,8 @@ test: lint ## ruff, mypy and the quick tests
 test-slow: setup ## the long tests: fault suites, fuzzing
 	$(BIN)/python -m pytest -m slow
 
-bench-billion: setup ## ingest, train, evaluate and report a billion Gaussians: 35 GB of disk, an hour on 2 cores
-	$(BIN)/python benchmarks/scale.py --gaussians 1e9 --end-to-end --out $(if $(filter file,$(origin OUT)),results/billion,$(OUT))
+bench-billion: setup ## ingest, train, evaluate and report 1,001,000,000 Gaussians: 35 GB of disk, half an hour on 2 cores
+	$(BIN)/python benchmarks/scale.py --gaussians 1.001e9 --end-to-end --out $(if $(filter file,$(origin OUT)),results/billion,$(OUT))
 
 format: setup ## rewrite the sources in the house's format
 	$(BIN)/ruff format .
