@@ -11,6 +11,7 @@ from tests.training import settings
 from tidegs.store.base import TABLE_DTYPE
 from tidegs.train.momentum import Momentum
 from tidegs.train.rates import BETA1, BETA2, adam_settings
+from tidegs.train.settle import is_owed
 from tidegs.train.strategies.rows import Planes, planes_of, row_bounds
 
 STEPS, EXTENT, COUNT = 4000, 3.0, 300
@@ -116,4 +117,6 @@ def test_a_block_that_took_no_step_or_all_of_them_stays_as_it_is():
         np.testing.assert_array_equal(now, then)
     table = np.zeros(4, TABLE_DTYPE)
     table["adam"] = [0, 19, 20, 7]
-    assert momentum.owed(table, 20, np.arange(4)).tolist() == [False, True, False, True]
+    table["count"] = 1
+    assert is_owed(None, True, [], table, 20).tolist() == [False, True, False, True]
+    assert not is_owed(None, False, [], table, 20).any()

@@ -11,7 +11,7 @@ from tidegs.errors import SceneError
 from tidegs.train.log import say
 from tidegs.train.result import ResultFolder
 from tidegs.train.run import evaluate_session
-from tidegs.train.session import Session
+from tidegs.train.settled import settled_session
 from tidegs.train.state import steps_done
 
 HELP = (
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     scene = scene_of(result, config, args.scene, args.quiet)
     if not scene.test:
         raise SceneError(f"{scene.root}: there is no test image; the result was trained with --test-every 0")
-    with Session(scene, result.store_path(), config, result, readonly=True) as session:
+    with settled_session(scene, result, config, args.quiet) as session:
         step = steps_done(session.store)
         found = evaluate_session(session, step, save=not args.no_images)
     say(f"step {step}; details in {result.stats / f'val_step{step:04d}.json'}", args.quiet)

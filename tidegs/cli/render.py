@@ -21,6 +21,7 @@ from tidegs.eval.video import write_mp4
 from tidegs.train.log import say
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import Session, view_of
+from tidegs.train.settled import settled_session
 from tidegs.train.state import steps_done
 
 HELP = (
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     scene = scene_of(result, config, args.scene, args.quiet)
     views, names = _views(scene, args)
     out = args.out or result.renders / args.views
-    with Session(scene, result.store_path(), config, result, readonly=True, views=views) as session:
+    with settled_session(scene, result, config, args.quiet, views) as session:
         frames = _pictures(session, args, len(views))
         if args.mp4:
             target = out / f"{args.views}.mp4"

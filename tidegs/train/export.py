@@ -19,6 +19,7 @@ from tidegs.gaussians.write import format_of, write_gaussians
 from tidegs.store.block_store import BlockStore
 from tidegs.store.memory import aligned_slots
 from tidegs.train.result import ResultFolder
+from tidegs.train.settled import settled_store
 from tidegs.train.state import steps_done
 
 BATCH = 16  # blocks in memory at a time
@@ -35,7 +36,7 @@ def export_result(
     """Writes the last snapshot of a result; returns the file and the number of Gaussians. `kind` is one of FORMATS
     (None: by the file's suffix, or PLY). Raises TidegsError."""
     kind = kind or (format_of(path) if path else "ply")
-    with BlockStore.open(result.store_path(), readonly=True) as store:
+    with settled_store(result, quiet=not progress) as store:
         target = path or result.ply / f"point_cloud_{steps_done(store)}.{SUFFIX_OF.get(kind, kind)}"
         antialiased = result.config().antialiased
         return target, export_store(store, target, result.transform(), antialiased, progress, kind, selection)

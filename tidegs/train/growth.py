@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tidegs.config import TrainConfig
 from tidegs.device.base import BlockFlags, BlockUpdates
 from tidegs.residency.passes import Pass
 from tidegs.residency.pipeline import Owed
 from tidegs.train.momentum import Momentum
 from tidegs.train.noise import Noise, draw_relocation
 from tidegs.train.rates import adam_settings
-from tidegs.train.settle import Settler
+from tidegs.train.settle import Settler, events_of, is_owed
 from tidegs.train.strategies.choose import strategy_of
 from tidegs.train.strategies.settings import MCMCStrategy
 
@@ -88,6 +89,13 @@ class Growth:
         """A step has ended: a global draw may follow."""
         if isinstance(self._strategy, MCMCStrategy) and self._strategy.at(step):
             draw_relocation(self._strategy, self._session.store.table, self._session.config.seed, step)
+
+
+def owes(config: TrainConfig, table: np.ndarray, step: int) -> int:
+    """How many blocks of a run's store are owed something after `step` steps."""
+    strategy = strategy_of(config)
+    steps = [e.step for e in events_of(strategy, step)]
+    return int(np.count_nonzero(is_owed(strategy, config.adam == "dense", steps, table, step)))
 
 
 def _count_steps(p: Pass, updates: BlockUpdates, table: np.ndarray) -> None:

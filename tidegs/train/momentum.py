@@ -117,11 +117,6 @@ class Momentum:
         self._rates = np.array([a.lrs for a in all_steps], np.float64).T
         self._rest = lru_cache(256)(self._rest_of)
 
-    def owed(self, table: np.ndarray, step: int, ids: np.ndarray) -> np.ndarray:
-        """bool [n]: which of the blocks `ids` have rested before `step`."""
-        taken = table["adam"][ids]
-        return (taken > 0) & (taken < step)
-
     def catch_up(self, planes: Planes, count: int, row: np.void, step: int) -> bool:
         """Takes the steps before `step` that the block has not taken; whether there were any. Changes its `row` of the
         table, and `planes`."""

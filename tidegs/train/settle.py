@@ -33,6 +33,23 @@ _DISK_RESERVE = 256 << 20  # bytes left alone
 _GROWTH = 3  # records that a block becomes at most, beside its old one
 
 
+def events_of(strategy: Strategy | None, last_step: int) -> list[Event]:
+    """The events of all steps before `last_step`."""
+    return [e for step in range(last_step) for e in strategy.at(step)] if strategy else []
+
+
+def is_owed(strategy: Strategy | None, dense: bool, steps: list[int], rows: np.ndarray, step: int) -> np.ndarray:
+    """bool [n]: whether blocks (their `rows` of the table) must be settled before `step`; `steps`: of the events."""
+    if isinstance(strategy, MCMCStrategy):
+        due = rows["relocated"] + rows["added"] + rows["doomed"] > 0
+    else:
+        at = bisect.bisect_left(steps, step)
+        due = rows["event"] < (steps[at - 1] if at else 0)
+    if dense:
+        due |= (rows["adam"] > 0) & (rows["adam"] < step)
+    return due & (rows["count"] > 0)
+
+
 class Settler:
     """Knows which blocks are owed events, and settles them on their slots."""
 
@@ -55,7 +72,7 @@ class Settler:
         self._store, self._device, self._layout = store, device, layout
         self._seed, self._extent, self._say = seed, extent, say
         self._most = max_gaussians or np.iinfo(np.int64).max
-        self._events: list[Event] = [e for step in range(last_step) for e in strategy.at(step)] if strategy else []
+        self._events = events_of(strategy, last_step)
         self._steps = [e.step for e in self._events]
         self._total = 0  # Gaussians, as settled so far
         self._may_grow = True
@@ -65,16 +82,10 @@ class Settler:
     def owed(self, step: int, ids: np.ndarray) -> np.ndarray:
         """Those of the blocks `ids` that must be settled before `step`; a settlement of just these is to follow."""
         table = self._store.table
-        if isinstance(self._strategy, MCMCStrategy):
-            due = table["relocated"][ids] + table["added"][ids] + table["doomed"][ids] > 0
-        else:
-            at = bisect.bisect_left(self._steps, step)
-            due = table["event"][ids] < (self._steps[at - 1] if at else 0)
-        if self._momentum is not None:
-            due |= self._momentum.owed(table, step, ids)
+        due = ids[is_owed(self._strategy, self._momentum is not None, self._steps, table[ids], step)]
         merges = isinstance(self._strategy, DefaultStrategy)  # relocation leaves no block sparse
-        self._pairs = pairs_of(table, ids[due], self._layout.capacity) if merges else {}
-        return ids[due]
+        self._pairs = pairs_of(table, due, self._layout.capacity) if merges else {}
+        return due
 
     def owed_blocks(self, step: int) -> np.ndarray:
         """All blocks that must be settled before `step`, int32, ascending."""
