@@ -78,7 +78,7 @@ class TrainConfig:
     ssim_lambda: float = option(0.2, MODEL, "weight of D-SSIM against L1", low=0, high=1)
 
     strategy: Literal["auto", "none", "default", "mcmc"] = option(
-        "auto", DENSIFY, "how the scene grows; auto: default, or none from 1M points or with --init"
+        "auto", DENSIFY, "growth; auto: default, or none from 1M points or with --init"
     )
     max_gaussians: int = option(0, DENSIFY, "default: stop growing at this many; 0: as the disk allows", low=0)
     cap_max: int = option(1_000_000, DENSIFY, "mcmc: grow to this many", low=1)
@@ -99,7 +99,7 @@ class TrainConfig:
     scale_reg: float = option(0.01, DENSIFY, "mcmc: weight of the mean scale in the loss", low=0)
 
     adam: Literal["selective", "dense"] = option(
-        "selective", RATES, "rows that take an optimizer step: those in view, or all, as torch.optim.Adam"
+        "selective", RATES, "optimizer steps of rows in view, or of all, as torch.optim.Adam"
     )
     means_lr: float = option(1.6e-4, RATES, "means, times the scene's extent; decays to a hundredth", low=0)
     scales_lr: float = option(5e-3, RATES, "log scales", low=0)

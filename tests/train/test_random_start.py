@@ -34,7 +34,8 @@ def test_points_fill_the_cube_and_do_not_depend_on_the_chunks(monkeypatch):
 def test_a_scene_without_points_trains_from_random_ones(city, tmp_path, capsys):
     scene = tmp_path / "scene"
     shutil.copytree(city, scene)
-    (scene / "sparse" / "0" / "points3D.bin").unlink()
+    for path in (scene / "sparse" / "0").glob("points3D.*"):
+        path.unlink()
     argv = ["train", str(scene), "--max-steps", "3", "--no-eval", "--block-capacity", "64"]
     assert main([*argv, "--out", str(tmp_path / "none")]) == 2
     assert "start with --init-random 100000" in capsys.readouterr().err

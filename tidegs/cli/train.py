@@ -44,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--init",
         type=Path,
         metavar="FILE",
-        help="start from these Gaussians (PLY, .splat, SPZ, SOG; the scene's frame), not from points; optimizer state "
-        "starts anew, and all harmonics are in use",
+        help="start from these Gaussians (PLY, .splat, SPZ, SOG), optimizer state anew",
     )
     parser.add_argument("--config", metavar="PRESET", help="a preset of configs/, or a YAML file of settings")
     parser.add_argument("--no-eval", action="store_true", help="no evaluation and no PLY at the end")
