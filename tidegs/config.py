@@ -38,6 +38,8 @@ class TrainConfig:
 
     data_factor: int = option(1, DATA, "downscale images by this; takes images_N where it exists", low=1)
     test_every: int = option(8, DATA, "every N-th image by name is for testing; 0 trains on all", low=0)
+    masks: str = option("", DATA, "folder of masks below the scene's; else masks/ where it exists", metavar="FOLDER")
+    invert_masks: bool = option(False, DATA, "white pixels of masks do not count, instead of black ones")
 
     device: Literal["cpu", "cuda"] = option("cpu", BUDGET, "where to render and optimise")
     device_memory: str = option("auto", BUDGET, "arena of resident blocks: 4GiB, 20%% (of the scene), or auto")
@@ -63,17 +65,20 @@ class TrainConfig:
 
     sh_degree: int = option(3, MODEL, "greatest degree of spherical harmonics", low=0, high=3)
     sh_degree_interval: int = option(1000, MODEL, "steps between raising the degree in use", low=1)
+    init_random: int = option(0, MODEL, "start from so many random points instead of the scene's", low=0)
     init_opacity: float = option(0.1, MODEL, "opacity of initial Gaussians", low=1e-6, high=0.999)
     init_scale: float = option(1.0, MODEL, "initial size in mean distances to the 3 nearest points", low=1e-6)
     antialiased: bool = option(False, MODEL, "antialiased rasterization (Mip-Splatting's 2D filter)")
     near_plane: float = option(0.01, MODEL, "near clipping distance, scene units", low=1e-9)
     far_plane: float = option(1e10, MODEL, "far clipping distance, scene units", low=0)
     background: tuple[float, float, float] = option((0.0, 0.0, 0.0), MODEL, "rgb behind the scene, 0 to 1")
-    exposure: bool = option(False, MODEL, "train a colour transform of each image, for captures of varying exposure")
+    exposure: bool = option(False, MODEL, "train a colour transform of each image")
+    depth_loss: bool = option(False, MODEL, "compare depths with COLMAP's points, where an image shows them")
+    depth_lambda: float = option(1e-2, MODEL, "weight of --depth-loss", low=0)
     ssim_lambda: float = option(0.2, MODEL, "weight of D-SSIM against L1", low=0, high=1)
 
     strategy: Literal["auto", "none", "default", "mcmc"] = option(
-        "auto", DENSIFY, "how the scene grows; auto: default, or none from 1M points or with --init"
+        "auto", DENSIFY, "growth; auto: default, or none from 1M points or with --init"
     )
     max_gaussians: int = option(0, DENSIFY, "default: stop growing at this many; 0: as the disk allows", low=0)
     cap_max: int = option(1_000_000, DENSIFY, "mcmc: grow to this many", low=1)
@@ -94,7 +99,7 @@ class TrainConfig:
     scale_reg: float = option(0.01, DENSIFY, "mcmc: weight of the mean scale in the loss", low=0)
 
     adam: Literal["selective", "dense"] = option(
-        "selective", RATES, "rows that take an optimizer step: those in view, or all, as torch.optim.Adam"
+        "selective", RATES, "optimizer steps of rows in view, or of all, as torch.optim.Adam"
     )
     means_lr: float = option(1.6e-4, RATES, "means, times the scene's extent; decays to a hundredth", low=0)
     scales_lr: float = option(5e-3, RATES, "log scales", low=0)

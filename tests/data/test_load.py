@@ -146,7 +146,7 @@ def test_a_scene_without_points_opens_but_cannot_train(tmp_path: Path, absent: b
     scene = load_scene(root)
     assert scene.points.count == 0
     assert "no 3D points" in scene.warnings[0]
-    with pytest.raises(SceneError, match="no 3D points to start from"):
+    with pytest.raises(SceneError, match=r"no 3D points to start from .* --init-random 100000"):
         scene.require_points()
 
 

@@ -62,6 +62,19 @@ def test_without_masks_it_does(scenes, tmp_path):
     assert_changed(tmp_path / "one" / "store", tmp_path / "two" / "store")
 
 
+def test_masks_of_another_folder_and_inverted_ones_are_the_same_masks(scenes, tmp_path):
+    other = tmp_path / "scene"
+    shutil.copytree(scenes[0], other)
+    (other / "masks").rename(other / "matte")
+    for path in (other / "matte").iterdir():
+        Image.fromarray(~np.array(Image.open(path))).save(path)
+    train(scenes[0], tmp_path / "one", settings(max_steps=4))
+    argv = ["train", str(other), "--out", str(tmp_path / "two"), "--max-steps", "4", "--strategy", "none"]
+    sizes = ["--block-capacity", "64", "--sh-degree-interval", "10", "--no-eval", "--quiet"]
+    assert main([*argv, *sizes, "--masks", "matte", "--invert-masks"]) == 0
+    assert_same(tmp_path / "one" / "store", tmp_path / "two" / "store")
+
+
 def test_masks_of_a_shared_scene_are_used(shared, tmp_path):
     argv = ["train", str(shared / "odd" / "masks"), "--out", str(tmp_path / "o"), "--max-steps", "2", "--quiet"]
     assert main([*argv, "--eval-steps", "2"]) == 0

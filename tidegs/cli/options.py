@@ -20,6 +20,8 @@ INRIA = {
     "ssim_lambda": ("--lambda_dssim",),
 }
 
+_METAVARS = {int: "N", float: "X", str: "SIZE"}
+
 
 def add_config_options(parser: argparse.ArgumentParser, only: tuple[str, ...] | None = None) -> None:
     """Adds `--name` for each setting, grouped; a value that is not given stays with the preset or the default."""
@@ -35,7 +37,7 @@ def add_config_options(parser: argparse.ArgumentParser, only: tuple[str, ...] | 
 def _add(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
     flag = f"--{f.name.replace('_', '-')}"
     others = list(INRIA.get(f.name, ()))
-    if "_" in f.name and hint is not bool:
+    if "_" in f.name:
         others.append(f"--{f.name}")  # gsplat's spelling
     text = f"{f.metadata['help']} ({_shown(f.default)})"
     origin = typing.get_origin(hint)
@@ -47,9 +49,11 @@ def _add(group: Any, f: dataclasses.Field[Any], hint: Any) -> None:
         variable = Ellipsis in args
         extra |= {"nargs": "*" if variable else len(args), "type": args[0], "metavar": "N" if variable else "X"}
     elif hint is bool:
-        extra |= {"action": argparse.BooleanOptionalAction}
+        extra |= {"action": "store_true"}
+        no = {**extra, "action": "store_false", "help": argparse.SUPPRESS}
+        group.add_argument(f"--no-{flag[2:]}", **no)
     else:
-        extra |= {"type": hint, "metavar": {"int": "N", "float": "X"}.get(hint.__name__, "SIZE")}
+        extra |= {"type": hint, "metavar": f.metadata.get("metavar") or _METAVARS[hint]}
     group.add_argument(flag, **extra)
     if others:
         group.add_argument(*others, **{**extra, "help": argparse.SUPPRESS})

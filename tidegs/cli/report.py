@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from tidegs.cli.common import add_quiet
-from tidegs.data.load import load_scene
 from tidegs.errors import TidegsError
 from tidegs.files import write_bytes
 from tidegs.report.facts import collect
@@ -16,7 +15,7 @@ from tidegs.report.result import RunData, read_run
 from tidegs.report.study import Cameras, add_study, study
 from tidegs.report.table import columns, compare_rows, render
 from tidegs.train.log import say
-from tidegs.train.session import view_of
+from tidegs.train.session import load_as, view_of
 
 HELP = (
     "Say where memory and time went in a run: budget, peak and owners of each tier, bytes moved on each link against a "
@@ -72,7 +71,7 @@ def _cameras(found: RunData, override: Path | None) -> Cameras | str:
     """Cameras of the scene, or why there are none."""
     root = override or Path(str(found.run.get("scene", "")))
     try:
-        scene = load_scene(root, factor=found.config.data_factor, test_every=found.config.test_every)
+        scene = load_as(root, found.config)
     except TidegsError as error:
         return f"{error} (--scene says where it is now)"
     return Cameras([view_of(camera) for camera in scene.cameras], scene.train)

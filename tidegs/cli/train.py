@@ -18,9 +18,8 @@ from tidegs.train.run import RunRequest, run_training
 from tidegs.train.summary import summary_rows
 
 HELP = (
-    "Train a COLMAP scene (images/ and sparse/0/). With no flags, memory budgets are taken from the machine: a scene "
-    "that fits is trained in core, a larger one out of core, with the same result. Ctrl-C commits a snapshot; "
-    "--resume goes on exactly."
+    "Train a COLMAP scene (images/ and sparse/0/). With no flags, budgets are those of the machine: a scene that fits "
+    "is trained in core, a larger one out of core, with the same result. Ctrl-C commits a snapshot; --resume goes on."
 )
 EPILOG = """examples:
   tidegs train garden                            in results/garden, as gsplat would
@@ -28,7 +27,7 @@ EPILOG = """examples:
   tidegs train --resume results/garden           after Ctrl-C or a crash
   tidegs train garden --init garden.ply          go on from trained Gaussians
   tidegs train garden --config fast              a preset: quality, fast, city, cpu, mcmc
-gsplat's and INRIA's spellings work too: --data_dir --result_dir --data_factor --max_steps, -s -m -r --iterations"""
+--no-NAME turns a switch off. Also: --data_dir --result_dir --data_factor --max_steps, -s -m -r --iterations"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--init",
         type=Path,
         metavar="FILE",
-        help="start from these Gaussians (PLY, compressed PLY, .splat, SPZ, SOG; the scene's frame), not from points; "
-        "optimizer state starts anew, and all harmonics are in use from the start",
+        help="start from these Gaussians (PLY, .splat, SPZ, SOG), optimizer state anew",
     )
     parser.add_argument("--config", metavar="PRESET", help="a preset of configs/, or a YAML file of settings")
     parser.add_argument("--no-eval", action="store_true", help="no evaluation and no PLY at the end")
@@ -57,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         action="store_true",
-        help=f"write what every thread did in {STEPS} steps to OUT/stats/trace.json, for Perfetto or chrome://tracing",
+        help=f"write what every thread did in {STEPS} steps to OUT/stats/trace.json (Perfetto)",
     )
     add_config_options(parser)
 

@@ -82,9 +82,10 @@ def read_images_bin(path: Path) -> list[ColmapImage]:
                     f"{path}: image {name!r} says it has {points} 2D points, more than the file's {f.size} bytes "
                     "hold; it is truncated: copy or export it again"
                 )
+            seen = (f.at, points)
             f.at += 24 * points
             q, t = pose[:4], pose[4:]
-            out.append(ColmapImage(image_id, (q[0], q[1], q[2], q[3]), (t[0], t[1], t[2]), camera_id, name))
+            out.append(ColmapImage(image_id, (q[0], q[1], q[2], q[3]), (t[0], t[1], t[2]), camera_id, name, seen))
     return out
 
 
@@ -116,14 +117,19 @@ def _take_name(f: _Reader, where: str) -> str:
 
 def read_points_bin(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Chunks (xyz float64 [n, 3], rgb uint8 [n, 3]) of a points3D.bin in file order, through one buffer of 16 MiB."""
+    return ((xyz, rgb) for _, xyz, rgb in read_points_with_ids(path))
+
+
+def read_points_with_ids(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """As `read_points_bin`, with the ids, uint64 [n], before."""
     with _Reader(path, "points", _POINT_HEAD) as f:
         left, buffer = int(f.count), bytearray(_BUFFER)
         data = np.frombuffer(buffer, np.uint8)
         while left:
             got = os.preadv(f.file.fileno(), [buffer], f.at)
             rows = min(left, got // _POINT_HEAD)
-            xyz, rgb = np.empty((rows, 3)), np.empty((rows, 3), np.uint8)
-            n, used = _parse_points(data[:got], xyz.view(np.uint8).reshape(rows, 24), rgb)
+            head, rgb = np.empty((rows, 32), np.uint8), np.empty((rows, 3), np.uint8)
+            n, used = _parse_points(data[:got], head, rgb)
             if n == 0 or f.at + used > f.size:
                 point = f.count - left + max(n, 1)
                 raise SceneError(
@@ -132,17 +138,18 @@ def read_points_bin(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
                 )
             f.at += used
             left -= n
-            yield xyz[:n], rgb[:n]
+            ids, xyz = head[:n, :8].copy().view("<u8")[:, 0], head[:n, 8:].copy().view("<f8")
+            yield ids, xyz, rgb[:n]
 
 
 @numba.njit(cache=True, nogil=True)
-def _parse_points(data: np.ndarray, xyz: np.ndarray, rgb: np.ndarray) -> tuple[int, int]:
-    """Copies the points whose heads lie whole in `data`; returns their number and the bytes to advance, which may
-    reach past `data` where the last track does."""
+def _parse_points(data: np.ndarray, head: np.ndarray, rgb: np.ndarray) -> tuple[int, int]:
+    """Copies the points whose heads lie whole in `data`, id and xyz into `head`; returns their number
+    and the bytes to advance, which may reach past `data` where the last track does."""
     at, n = 0, 0
     while n < len(rgb) and at + 51 <= len(data):
-        for k in range(24):
-            xyz[n, k] = data[at + 8 + k]
+        for k in range(32):
+            head[n, k] = data[at + k]
         for k in range(3):
             rgb[n, k] = data[at + 32 + k]
         track = np.uint64(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # COLMAP's camera models (src/colmap/sensor/models.h): id, name, parameters in the order of the files.
 CAMERA_MODELS: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -51,3 +51,4 @@ class ColmapImage:
     tvec: tuple[float, float, float]
     camera_id: int
     name: str  # relative to the image folder; bytes that are not UTF-8 as surrogate escapes
+    seen: tuple[int, int] = field(default=(0, 0), compare=False)  # place and number of its 2D points in images.bin

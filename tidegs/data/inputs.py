@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from tidegs.data.colmap import ColmapModel
 from tidegs.data.colmap_model import ColmapCamera
+from tidegs.data.observed import Observed, colmap_observed
+from tidegs.data.scene import Chunks, WorldTransform
 from tidegs.data.world import rotation_of
-
-Chunks = Iterable[tuple[np.ndarray, np.ndarray]]  # xyz float64 [n, 3] in the world frame, rgb uint8 [n, 3]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Input:
     warnings: tuple[str, ...] = ()
     test: frozenset[str] | None = None  # names held out, where the format says so
     point_count: int | None = None  # number of points, where it is known without reading them
+    observed: Callable[[WorldTransform], Observed] | None = None  # which points each image shows, where it is stated
 
 
 def colmap_input(root: Path, model: ColmapModel) -> Input:
@@ -48,5 +49,12 @@ def colmap_input(root: Path, model: ColmapModel) -> Input:
     places = [root, *(p for p in (model.folder.parent, model.folder.parent.parent) if p != root)]
     folders = [p / name for name in ("images", "input", "rgb") for p in places] + [root]
     return Input(
-        model.cameras_path, tuple(views), model.points, tuple(folders), model.warnings, None, model.point_count()
+        model.cameras_path,
+        tuple(views),
+        model.points,
+        tuple(folders),
+        model.warnings,
+        None,
+        model.point_count(),
+        lambda transform: colmap_observed(model, transform),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,8 @@ def _open(root: Path, options: FileOptions, test_every: int, need_images: bool) 
         cameras = tuple(_bare_camera(source, view, options.factor, transform) for view in source.views)
     points = _points(root, source, transform, warnings)
     train, test = _split(source, cameras, test_every, warnings)
-    return Scene(root, cameras, points, transform, train, test, EXTENT_MARGIN, tuple(warnings))
+    observed = None if source.observed is None else partial(source.observed, transform)
+    return Scene(root, cameras, points, transform, train, test, EXTENT_MARGIN, tuple(warnings), observed)
 
 
 def _read_input(root: Path) -> Input:
@@ -96,7 +98,7 @@ def _points(root: Path, source: Input, transform: WorldTransform, warnings: list
     if dropped:
         warnings.append(f"{root}: {dropped} points with coordinates that are not finite or absurdly far were dropped")
     if points.count == 0:
-        warnings.append(f"{root}: the scene has no 3D points, so training cannot start from it")
+        warnings.append(f"{root}: the scene has no 3D points")
     return points
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tidegs.errors import SceneError
+
+if TYPE_CHECKING:
+    from tidegs.data.observed import Observed
+
+Chunks = Iterable[tuple[np.ndarray, np.ndarray]]  # points: xyz float64 [n, 3] in the world frame, rgb uint8 [n, 3]
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,13 @@ class Scene:
     test: tuple[int, ...]
     extent: float  # 1.1 x greatest distance of a camera from their mean, scene units (gsplat's scene_scale, robust)
     warnings: tuple[str, ...] = ()
+    observed: Callable[[], Observed] | None = None  # reads which points each image shows, where the input states it
 
     def require_points(self) -> PointSource:
         """The seed points. Raises SceneError where there are none, as training has nothing to start from."""
         if self.points.count == 0:
             raise SceneError(
                 f"{self.root}: the scene has no 3D points to start from (points3D is absent or empty); "
-                "export points3D from COLMAP or start from a PLY file"
+                "export points3D from COLMAP, or start with --init-random 100000 or from a file with --init"
             )
         return self.points

@@ -105,6 +105,15 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class SparseDepth:
+    """Points that an image is known to show, for its loss: see tidegs.device.sparse_depth."""
+
+    xy: np.ndarray  # float32 [n, 2], pixels, at least half a pixel inside the image
+    disparity: np.ndarray  # float32 [n], 1 / depth
+    weight: float
+
+
+@dataclass(frozen=True)
 class LossValue:
     """Scalars of one image; `total` is what was differentiated."""
 
@@ -159,11 +168,13 @@ class Device(Protocol):
         scale: float = 1.0,
         mask: np.ndarray | None = None,
         exposure: np.ndarray | None = None,
+        points: SparseDepth | None = None,
     ) -> LossValue:
         """(1 - ssim_lambda) L1 + ssim_lambda (1 - SSIM) against target (uint8 [height, width, 3]); its gradient with
         respect to the image, times `scale`, stays with the frame for `differentiate`. Pixels where `mask` (uint8
         [height, width]) is 0 do not count: see tidegs.device.masking. With `exposure` (float32 [3, 4]) the image is
-        transformed before it is compared: see tidegs.device.exposure."""
+        transformed before it is compared: see tidegs.device.exposure. With `points`, of a frame with depth, their
+        disparities are compared too, and the gradient by alpha and depth stays likewise."""
 
     def differentiate(self, frame: Frame) -> None:
         """The loss's gradient in image space, for every visible row; kept for `update`."""

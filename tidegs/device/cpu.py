@@ -22,10 +22,12 @@ from tidegs.device.base import (
     LossValue,
     PassBlocks,
     RenderSettings,
+    SparseDepth,
     View,
 )
 from tidegs.device.exposure import exposed, pull_back
 from tidegs.device.masking import clear_masked, masked_target
+from tidegs.device.sparse_depth import disparity_l1, need_depth
 from tidegs.errors import DeviceError
 from tidegs.gaussians.layout import RecordLayout
 
@@ -145,6 +147,7 @@ class CpuDevice:
         scale: float = 1.0,
         mask: np.ndarray | None = None,
         exposure: np.ndarray | None = None,
+        points: SparseDepth | None = None,
     ) -> LossValue:
         assert isinstance(frame, CpuFrame)
         height, width = frame.alpha.shape
@@ -164,7 +167,20 @@ class CpuDevice:
         if mask is not None:
             clear_masked(frame.grad, mask)
         by_exposure = None if exposure is None else pull_back(frame.image, frame.grad, exposure)
-        return LossValue(float(out[2]), float(out[0]), float(out[1]), by_exposure)
+        total = float(out[2]) + self._compare_depth(frame, points, scale)
+        return LossValue(total, float(out[0]), float(out[1]), by_exposure)
+
+    def _compare_depth(self, frame: CpuFrame, points: SparseDepth | None, scale: float) -> float:
+        """The term of `points`; its gradient times `scale` becomes the frame's."""
+        if points is None:
+            frame.grad_alpha = frame.grad_depth = None
+            return 0.0
+        depth = need_depth(frame.depth)
+        if frame.grad_alpha is None or frame.grad_depth is None:
+            frame.grad_alpha, frame.grad_depth = np.empty_like(frame.alpha), np.empty_like(depth)
+        factor = points.weight * scale
+        mean = disparity_l1(depth, frame.alpha, points.xy, points.disparity, factor, frame.grad_depth, frame.grad_alpha)
+        return points.weight * float(mean)
 
     def differentiate(self, frame: Frame) -> None:
         """See Device.differentiate. The gradient is frame.grad, where `loss` left it; frame.grad_alpha and

@@ -14,6 +14,7 @@ from tidegs.data.images import Loaded
 from tidegs.device.base import AdamSettings, BlockUpdates, Device, Frame, LossValue, RenderSettings, View
 from tidegs.residency.passes import Pass
 from tidegs.train.exposure import Exposures
+from tidegs.train.sparse_depths import SparseDepths
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,12 @@ class PassRunner:
         view: Callable[[int], View],
         target: Callable[[int], Loaded],
         exposures: Exposures | None = None,
+        depths: SparseDepths | None = None,
     ) -> None:
         """`view` and `target` (uint8 [height, width, 3] and a mask or None) are those of a camera, by its index;
-        `exposures` are trained where given."""
-        self._device, self._view, self._target, self._exposures = device, view, target, exposures
+        `exposures` are trained, and `depths` compared, where given."""
+        self._device, self._view, self._target = device, view, target
+        self._exposures, self._depths = exposures, depths
         self._frame: Frame | None = None
         self._size = (0, 0)
         self.loss: LossValue | None = None  # of the last camera whose image was complete
@@ -59,7 +62,9 @@ class PassRunner:
             target, mask = self._target(one.camera)
             exposures = self._exposures
             exposure = None if exposures is None else exposures.transforms[one.camera]
-            self.loss = device.loss(frame, target, settings.ssim_lambda, 1.0 / settings.batch_size, mask, exposure)
+            points = self._depths.target(one.camera, mask) if self._depths else None
+            share = 1.0 / settings.batch_size
+            self.loss = device.loss(frame, target, settings.ssim_lambda, share, mask, exposure, points)
             if exposures is not None and self.loss.exposure_grad is not None:
                 exposures.update(one.camera, self.loss.exposure_grad, settings.step)
             if with_mse:
@@ -72,7 +77,8 @@ class PassRunner:
     def _begin(self, view: View, settings: RenderSettings) -> None:
         """Every pixel is rendered anew for each camera, so a frame of the same size serves again."""
         if self._frame is None or self._size != (view.width, view.height):
-            self._frame, self._size = self._device.new_frame(view), (view.width, view.height)
+            with_depth = self._depths is not None
+            self._frame, self._size = self._device.new_frame(view, with_depth), (view.width, view.height)
         self._device.begin(view, settings, self._frame)
 
 

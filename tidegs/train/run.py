@@ -28,6 +28,7 @@ from tidegs.train.profile import Profile
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.session import Session, ingest_file, ingest_scene, open_scene
+from tidegs.train.sparse_depths import SparseDepths
 from tidegs.train.state import steps_done
 from tidegs.train.strategies.choose import check_strategy, resolved
 from tidegs.train.summary import build_summary
@@ -86,6 +87,8 @@ def run_training(request: RunRequest) -> RunOutcome:
             open_gaussians(request.init)  # refuse it before anything is written
         else:
             scene.require_points()
+        if config.depth_loss:
+            SparseDepths(scene, config.depth_lambda)  # refuse the scene before anything is written
         config = resolved(config, None if request.init else scene.require_points().count)
         result.begin(config, scene, store, request.init)
     if not (store / "root").exists():  # a new run, or one that ended while it ingested
@@ -96,7 +99,8 @@ def run_training(request: RunRequest) -> RunOutcome:
 
 def _ingest(scene: Scene, store: Path, config: TrainConfig, init: str, quiet: bool) -> None:
     if not init:
-        say(f"ingesting {scene.require_points().count:,} points into {store}", quiet)
+        kind = "random points" if config.init_random else "points"
+        say(f"ingesting {scene.require_points().count:,} {kind} into {store}", quiet)
         ingest_scene(scene, store, config, quiet)
         return
     file = open_gaussians(Path(init))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from tidegs.config import TrainConfig, parse_memory
 from tidegs.data.images import ImageCache, Loaded
 from tidegs.data.load import load_scene
+from tidegs.data.points import RandomPoints
 from tidegs.data.scene import Camera, Scene
 from tidegs.device.base import Device, View
 from tidegs.eval.frames import Rendered, render_views
@@ -36,13 +38,28 @@ from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.strategies.choose import strategy_of
 
+INIT_EXTENT = 3.0  # half the side of the cube of random points, in extents of the cameras: gsplat's default
+
 
 def open_scene(root: Path, config: TrainConfig, quiet: bool) -> Scene:
     """The scene as the settings see it; its warnings go to the user."""
-    scene = load_scene(root, factor=config.data_factor, test_every=config.test_every)
+    scene = load_as(root, config)
     for warning in scene.warnings:
         say(f"warning: {warning}", quiet)
+    if config.init_random:
+        return replace(scene, points=RandomPoints(config.init_random, INIT_EXTENT * scene.extent, config.seed))
     return scene
+
+
+def load_as(root: Path, config: TrainConfig) -> Scene:
+    """The scene folder under the settings' factor, split and masks."""
+    return load_scene(
+        root,
+        factor=config.data_factor,
+        test_every=config.test_every,
+        masks=config.masks or None,
+        invert_masks=config.invert_masks,
+    )
 
 
 def record_layout(config: TrainConfig) -> RecordLayout:

@@ -20,6 +20,7 @@ from tidegs.train.log import TrainLog
 from tidegs.train.passes import PassRunner, StepSettings
 from tidegs.train.rates import adam_settings, render_settings
 from tidegs.train.session import Session
+from tidegs.train.sparse_depths import SparseDepths
 from tidegs.train.state import restore_exposures, steps_done, write_state
 
 
@@ -55,7 +56,8 @@ class Trainer:
         if session.config.exposure:
             self._exposures = Exposures(len(session.views), session.config.exposure_lr, session.config.max_steps)
             restore_exposures(session.store, self._exposures)
-        self._runner = PassRunner(session.device, session.views.__getitem__, session.target, self._exposures)
+        depths = SparseDepths(session.scene, session.config.depth_lambda) if session.config.depth_loss else None
+        self._runner = PassRunner(session.device, session.views.__getitem__, session.target, self._exposures, depths)
         self._growth = Growth(session, log.say)
 
     @property

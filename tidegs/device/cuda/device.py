@@ -14,8 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegs.device.base import AdamSettings, BlockUpdates, Frame, LossValue, PassBlocks, RenderSettings, View
-from tidegs.device.cuda import memory, ssim, twins
+from tidegs.device.base import (
+    AdamSettings,
+    BlockUpdates,
+    Frame,
+    LossValue,
+    PassBlocks,
+    RenderSettings,
+    SparseDepth,
+    View,
+)
+from tidegs.device.cuda import depth, memory, ssim, twins
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.copies import CopyEngine, SlotOrder, slot_names
 from tidegs.device.cuda.direct import DirectSlots
@@ -143,6 +152,7 @@ class CudaDevice:
         scale: float = 1.0,
         mask: np.ndarray | None = None,
         exposure: np.ndarray | None = None,
+        points: SparseDepth | None = None,
     ) -> LossValue:
         """See the seam. The numbers are fetched when one of them is first read."""
         cuda_frame = _cuda_frame(frame)
@@ -170,8 +180,11 @@ class CudaDevice:
                 by_exposure = torch.cat([by_colour, grad.sum((0, 1))[:, None]], dim=1)
                 sums = torch.cat([sums, by_exposure.flatten()])
                 grad = grad @ transform[:, :3]
-            cuda_frame.grad = grad
-            return PendingLoss(Pending(self.streams, sums), ssim_lambda)
+            cuda_frame.grad, cuda_frame.grads_of_depth = grad, None
+            if points is not None:
+                mean, cuda_frame.grads_of_depth = depth.disparity_l1(cuda_frame, points, scale)
+                sums = torch.cat([sums, mean[None]])
+            return PendingLoss(Pending(self.streams, sums), ssim_lambda, points.weight if points else None)
 
     def _compare(self, image: Tensor, target: Tensor, ssim_lambda: float, scale: float) -> tuple[Tensor, Tensor]:
         """The loss; where memory runs out, the picture's graph makes room, to be drawn again."""
@@ -184,11 +197,11 @@ class CudaDevice:
 
     def differentiate(self, frame: Frame) -> None:
         """The loss's gradient in image space, for every visible row; kept for `update`."""
-        grad = _cuda_frame(frame).grad
-        if grad is None:
+        cuda_frame = _cuda_frame(frame)
+        if cuda_frame.grad is None:
             raise DeviceError("differentiate was called without a loss before it")
         with self.streams.on("compute"):
-            self._current().differentiate(grad)
+            self._current().differentiate(cuda_frame.grad, cuda_frame.grads_of_depth)
 
     def update(self, part: int, blocks: PassBlocks, adam: AdamSettings) -> BlockUpdates:
         """See the seam."""

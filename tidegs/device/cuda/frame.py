@@ -22,6 +22,7 @@ class CudaFrame(Frame):
         self.coverage = torch.zeros(view.height, view.width, device=device)
         self.distance = torch.zeros(view.height, view.width, device=device) if with_depth else None
         self.grad: Tensor | None = None
+        self.grads_of_depth: tuple[Tensor, Tensor] | None = None  # by coverage and by distance
 
     def clear(self, background: tuple[float, float, float]) -> None:
         """An image of nothing."""
@@ -71,17 +72,18 @@ class CudaFrame(Frame):
 class PendingLoss(LossValue):
     """A loss that is fetched when one of its numbers is first read."""
 
-    def __init__(self, pending: Pending, ssim_lambda: float) -> None:
-        self.__dict__.update(_pending=pending, _lambda=ssim_lambda)
+    def __init__(self, pending: Pending, ssim_lambda: float, depth_weight: float | None = None) -> None:
+        self.__dict__.update(_pending=pending, _lambda=ssim_lambda, _depth_weight=depth_weight)
 
     def __getattr__(self, name: str) -> float:
         if name not in LossValue.__dataclass_fields__:
             raise AttributeError(name)
         values = self.__dict__["_pending"].get()
         l1, ssim = float(values[0]), float(values[1])
-        by_exposure = np.asarray(values[2:]).reshape(3, 4) if len(values) > 2 else None
-        weight = self.__dict__["_lambda"]
+        by_exposure = np.asarray(values[2:14]).reshape(3, 4) if len(values) > 13 else None
+        weight, depth_weight = self.__dict__["_lambda"], self.__dict__["_depth_weight"]
         total = (1.0 - weight) * l1 + weight * (1.0 - ssim)
+        total += 0.0 if depth_weight is None else depth_weight * float(values[-1])
         self.__dict__.update(l1=l1, ssim=ssim, total=total, exposure_grad=by_exposure)
         return self.__dict__[name]
 

@@ -105,26 +105,34 @@ class Picture:
         for window in self._windows:
             with torch.set_grad_enabled(keep):
                 drawn = self._draw_window(window, with_depth)
-            frame.put(window, drawn.rgb.detach(), drawn.alpha, drawn.depth)
+            depth = None if drawn.depth is None else drawn.depth.detach()
+            frame.put(window, drawn.rgb.detach(), drawn.alpha.detach(), depth)
             self._drawn = drawn if keep else None
 
     def _draw_window(self, window: Window, with_depth: bool) -> render.Drawn:
         assert self.leaves is not None
         return render.draw(self.leaves, window, self.settings, with_depth, self.settings.absgrad)
 
-    def differentiate(self, image_grad: Tensor) -> None:
-        """From the gradient of the image (float32 [H, W, 3]) to that of every row in image space."""
+    def differentiate(self, image_grad: Tensor, grads_of_depth: tuple[Tensor, Tensor] | None = None) -> None:
+        """From the gradient of the image (float32 [H, W, 3]), and those of alpha and depth ([H, W]) where the loss
+        compares depth, to that of every row in image space."""
         if self.leaves is not None:
-            self._until_it_fits(lambda: self._differentiate(image_grad))
+            self._until_it_fits(lambda: self._differentiate(image_grad, grads_of_depth))
             self._drawn = None
 
-    def _differentiate(self, image_grad: Tensor) -> None:
+    def _differentiate(self, image_grad: Tensor, grads_of_depth: tuple[Tensor, Tensor] | None) -> None:
         assert self.leaves is not None
-        wanted = self.leaves.differentiable()
+        with_depth = grads_of_depth is not None
+        wanted = self.leaves.differentiable(with_depth)
         self._shares, self.absolute = (), None
         for window in self._windows:
-            drawn = self._drawn or self._draw_window(window, with_depth=False)
-            shares = torch.autograd.grad(drawn.rgb, wanted, image_grad[window.there])
+            drawn = self._drawn or self._draw_window(window, with_depth)
+            outputs, grads = [drawn.rgb], [image_grad[window.there]]
+            if grads_of_depth is not None:
+                assert drawn.depth is not None
+                outputs += [drawn.alpha, drawn.depth]
+                grads += [grad[window.there] for grad in grads_of_depth]
+            shares = torch.autograd.grad(outputs, wanted, grads)
             self._shares = tuple(map(torch.add, self._shares, shares)) if self._shares else shares
             if self.settings.absgrad:
                 absolute: Tensor = drawn.means2d.absgrad[0]  # type: ignore[attr-defined]
@@ -155,7 +163,8 @@ class Picture:
         if params is None or projected is None or b - a != len(part.rows):
             params, projected = self._project(blocks, part.rows[a:b])
         shares = [share[:, part.first + a : part.first + b] for share in self._shares]
-        return params, Params(*torch.autograd.grad(projected.differentiable(), params.tensors(), shares))
+        outputs = projected.differentiable(depth=len(shares) > 4)
+        return params, Params(*torch.autograd.grad(outputs, params.tensors(), shares))
 
     def motion(self, part: Part, a: int, b: int) -> tuple[Tensor, Tensor]:
         """What densification goes by, of rows of a part: gradients of the loss by means2d [b - a, 2], per pixel (sums

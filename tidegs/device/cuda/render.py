@@ -60,14 +60,14 @@ class Projected:
         """bool [R]"""
         return (self.radii[0] > 0).all(-1)
 
-    def differentiable(self) -> tuple[Tensor, ...]:
-        """What the loss depends on; nothing is asked of depth's gradient."""
-        return self.means2d, self.conics, self.colors, self.opacities
+    def differentiable(self, depth: bool = False) -> tuple[Tensor, ...]:
+        """What the loss depends on; on the rows' depths only where it compares depth."""
+        image = self.means2d, self.conics, self.colors, self.opacities
+        return (*image, self.depths) if depth else image
 
     def leaves(self) -> Projected:
         """The same values, cut from the graph, as leaves of one of their own."""
-        means2d, conics, colors, opacities = (t.detach().requires_grad_() for t in self.differentiable())
-        return Projected(self.radii, means2d, conics, colors, opacities, self.depths.detach())
+        return Projected(self.radii, *(t.detach().requires_grad_() for t in self.differentiable(depth=True)))
 
 
 def project(params: Params, camera: CameraTensors, settings: RenderSettings) -> Projected:
@@ -140,8 +140,8 @@ def draw(leaves: Projected, window: Window, settings: RenderSettings, with_depth
         backgrounds=backgrounds,
         absgrad=absgrad,
     )
-    depth = out[0, ..., 3].detach() if with_depth else None
-    return Drawn(window, out[0, ..., :3], alphas[0, ..., 0].detach(), depth, means2d)
+    depth = out[0, ..., 3] if with_depth else None
+    return Drawn(window, out[0, ..., :3], alphas[0, ..., 0], depth, means2d)
 
 
 def _background(settings: RenderSettings, device: torch.device) -> Tensor | None:
