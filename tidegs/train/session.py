@@ -17,7 +17,7 @@ import numpy as np
 from tidegs.config import TrainConfig, parse_memory
 from tidegs.data.images import ImageCache, Loaded
 from tidegs.data.load import load_scene
-from tidegs.data.scene import Camera, Scene
+from tidegs.data.scene import Camera, PointSource, Scene
 from tidegs.device.base import Device, View
 from tidegs.eval.frames import Rendered, render_views
 from tidegs.gaussians.layout import RecordLayout
@@ -36,6 +36,8 @@ from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.strategies.choose import strategy_of
 
+INGEST_MEMORY = 1 << 30  # bytes that an ingest holds, unless told otherwise
+
 
 def open_scene(root: Path, config: TrainConfig, quiet: bool) -> Scene:
     """The scene as the settings see it; its warnings go to the user."""
@@ -51,20 +53,35 @@ def record_layout(config: TrainConfig) -> RecordLayout:
     return RecordLayout(config.block_capacity, config.sh_degree, strategy.stat_components if strategy else 0)
 
 
-def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = False) -> None:
-    """Makes the block store of a scene's seed points. Raises SceneError where there are none."""
-    points = scene.require_points()
+def ingest_scene(
+    points: PointSource,
+    path: Path,
+    config: TrainConfig,
+    quiet: bool = False,
+    memory: int = INGEST_MEMORY,
+    meta: bytes = b"",
+) -> None:
+    """Makes the block store of seed points; `memory` bounds what the ingest holds, in bytes."""
     options = IngestOptions(
+        memory_budget=memory,
         init_scale=config.init_scale,
         init_opacity=config.init_opacity,
         progress=not quiet and sys.stderr.isatty(),
     )
     layout = record_layout(config)
     chunks = ((c.xyz, c.rgb) for c in points.chunks())
-    ingest_points(path, chunks, layout, options).close()
+    ingest_points(path, chunks, layout, options, meta).close()
 
 
-def ingest_file(scene: Scene, path: Path, config: TrainConfig, file: GaussianFile, quiet: bool = False) -> None:
+def ingest_file(
+    scene: Scene,
+    path: Path,
+    config: TrainConfig,
+    file: GaussianFile,
+    quiet: bool = False,
+    memory: int = INGEST_MEMORY,
+    meta: bytes = b"",
+) -> None:
     """Makes the block store of a file of Gaussians in the frame of the input scene. Harmonics above the settings'
     degree are left out, missing ones are zero. Raises FormatError."""
     layout = record_layout(config)
@@ -79,7 +96,8 @@ def ingest_file(scene: Scene, path: Path, config: TrainConfig, file: GaussianFil
             field(out, "scales")[:] += np.float32(np.log(scene.transform.scale))
             yield out
 
-    ingest_gaussians(path, rows(), layout, IngestOptions(progress=not quiet and sys.stderr.isatty())).close()
+    options = IngestOptions(memory_budget=memory, progress=not quiet and sys.stderr.isatty())
+    ingest_gaussians(path, rows(), layout, options, meta).close()
     if changed := finite.sentence():
         say(f"warning: {changed}", quiet)
 
