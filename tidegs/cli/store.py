@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     make.add_argument("--host-memory", default="1GiB", metavar="SIZE", help="what the external sort may hold (1GiB)")
     add_quiet(make)
-    add_config_options(make, ("block_capacity", "sh_degree", "init_opacity", "init_scale", "strategy"))
+    add_config_options(make, ("block_capacity", "store_dtype", "sh_degree", "init_opacity", "init_scale", "strategy"))
     check = actions.add_parser("check", help="read and verify everything; status 1 where something is damaged")
     check.add_argument("--json", action="store_true", help="print JSON")
     compact = actions.add_parser("compact", help="move records into holes and cut the files")

@@ -108,6 +108,10 @@ def begin_ahead(store: Path, scene: Scene, config: TrainConfig, init: Path | Non
             f"{store} was made for another scene, or for blocks of {layout.capacity} and SH degree {layout.sh_degree}: "
             f"use the scene and settings that it was made for, or choose another folder with --store"
         )
+    if config.store_dtype != layout.store_dtype:
+        raise ConfigError(
+            f"{store} was made with --store-dtype {layout.store_dtype}, not {config.store_dtype}: train with the same"
+        )
     grows = layout.stat_components > 0 and ahead.trained_degree is None
     config = resolved(config, count if grows else None)
     if record_layout(config).stat_components > layout.stat_components:

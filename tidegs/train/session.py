@@ -50,7 +50,8 @@ def open_scene(root: Path, config: TrainConfig, quiet: bool) -> Scene:
 def record_layout(config: TrainConfig) -> RecordLayout:
     """Of a new store: with the statistics that the strategy goes by."""
     strategy = strategy_of(config)
-    return RecordLayout(config.block_capacity, config.sh_degree, strategy.stat_components if strategy else 0)
+    statistics = strategy.stat_components if strategy else 0
+    return RecordLayout(config.block_capacity, config.sh_degree, statistics, store_dtype=config.store_dtype)
 
 
 def ingest_scene(
@@ -126,7 +127,7 @@ def device_slots(config: TrainConfig, blocks: int, views: list[View]) -> Callabl
     return lambda layout: auto_arena_slots(layout, blocks, width, height)
 
 
-def direct_link(device: Device) -> tuple[Callable[[], ArenaLink] | None, str]:
+def direct_link(device: Device, store_dtype: str) -> tuple[Callable[[], ArenaLink] | None, str]:
     """How blocks travel where there is no host cache: what gives the arena to the store, or None for the way through
     host memory; and the choice in words, with its reason."""
     if device.name == "cpu":
@@ -134,6 +135,8 @@ def direct_link(device: Device) -> tuple[Callable[[], ArenaLink] | None, str]:
             None,
             "the CPU device's arena is host memory: blocks pass through a few host slots on their way to the SSD",
         )
+    if store_dtype != "float32":
+        return None, f"blocks pass through a few host slots between SSD and GPU, which narrow them to {store_dtype}"
     from tidegs.device.cuda import gds
     from tidegs.device.cuda.device import CudaDevice
 
@@ -179,7 +182,7 @@ class Session:
             self.device = open_device(config)
             stack.callback(self.device.close)
             keeps = self.budgets.host_keeps
-            link, self.route = (None, "") if keeps else direct_link(self.device)
+            link, self.route = (None, "") if keeps else direct_link(self.device, layout.store_dtype)
             self.residency = Residency(
                 self.store,
                 self.device,
