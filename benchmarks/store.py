@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("."), help="where to write; on the disk to be measured")
     parser.add_argument("--size", type=float, default=1.0, help="GiB of each file (default 1; at most 4 are needed)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     if shutil.which("fio") is None:
         print("benchmarks/store.py compares with fio, which is not installed: apt-get install fio", file=sys.stderr)

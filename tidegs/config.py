@@ -46,6 +46,9 @@ class TrainConfig:
     host_memory: str = option("auto", BUDGET, "cache of blocks in RAM behind the arena: 8GiB, 30%%, 0 or auto")
     image_memory: str = option("1GiB", BUDGET, "decoded images kept ahead of the trainer")
     block_capacity: int = option(4096, BUDGET, "Gaussians a block: a multiple of 64 up to 8192", low=64, high=8192)
+    store_dtype: Literal["float32", "bfloat16", "float16"] = option(
+        "float32", BUDGET, "of moments and SH bands above 0 on the SSD; others than float32 round what leaves memory"
+    )
     max_pass_blocks: int = option(
         0, BUDGET, "split passes that need more blocks than this; 0: only what must be", low=0
     )

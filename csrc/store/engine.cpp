@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "store/crc32c.hpp"
+#include "store/narrow.hpp"
 #include "store/pool.hpp"
 #include "store/record.hpp"
 
@@ -118,13 +119,22 @@ class Engine {
         return std::count_if(r, r + n, [](const Request& q) { return q.status != 0; });
     }
 
-    // Lays out a run: a header page each (of the thread's own), then the planes; the payload too where seeds are to be
-    // expanded. False where memory is short.
+    // Bytes of the payload that pass through the thread's own pages: seeds to be expanded, narrowed planes.
+    size_t staged_nbytes(const Request& r, bool reading) const {
+        if (r.part == kHeader) return 0;
+        if (r.kind == kSeedKind) return reading && r.part == kWhole ? seed_nbytes(layout_) : 0;
+        size_t n = 0;
+        for (int k = 0; k < kPlanes; ++k)
+            if ((r.planes >> k & 1) && is_narrowed(layout_, k)) n += layout_.stored[k];
+        return n;
+    }
+
+    // Lays out a run: a header page each (of the thread's own), what is staged behind it, and the planes. False where
+    // memory is short.
     bool segments(Request** run, size_t n, bool reading, std::vector<struct iovec>& iov, std::vector<uint8_t*>& at,
                   size_t* total) {
         size_t need = 0;
-        const auto expands = [&](const Request& r) { return reading && r.kind == kSeedKind && r.part == kWhole; };
-        for (size_t i = 0; i < n; ++i) need += kPage + (expands(*run[i]) ? seed_nbytes(layout_) : 0);
+        for (size_t i = 0; i < n; ++i) need += kPage + staged_nbytes(*run[i], reading);
         uint8_t* p = thread_pages(need);
         if (!p) return false;
         *total = 0;
@@ -136,22 +146,44 @@ class Engine {
             *total += moved_nbytes(r);
             if (r.part == kHeader) continue;
             if (r.kind == kSeedKind) {
-                append(iov, expands(r) ? p : r.slot, seed_nbytes(layout_));
-                if (expands(r)) p += seed_nbytes(layout_);
-            } else {
-                for (int k = 0; k < kPlanes; ++k)
-                    if (r.planes >> k & 1) append(iov, r.slot + layout_.offset[k], layout_.nbytes[k]);
+                const size_t staged = staged_nbytes(r, reading);
+                append(iov, staged ? p : r.slot, seed_nbytes(layout_));
+                p += staged;
+                continue;
+            }
+            for (int k = 0; k < kPlanes; ++k) {
+                if (!(r.planes >> k & 1)) continue;
+                if (!is_narrowed(layout_, k)) {
+                    append(iov, r.slot + layout_.offset[k], layout_.nbytes[k]);
+                    continue;
+                }
+                if (!reading) narrow_plane(layout_, k, r.slot, p);
+                append(iov, p, layout_.stored[k]);
+                p += layout_.stored[k];
             }
         }
         return true;
     }
 
-    uint32_t payload_crc(const Request& r, const uint8_t* seeds) const {
-        if (r.kind == kSeedKind) return crc32c(0, seeds, seed_nbytes(layout_));
+    // `staged`: seeds, or the narrowed planes one after the other.
+    uint32_t payload_crc(const Request& r, const uint8_t* staged) const {
+        if (r.kind == kSeedKind) return crc32c(0, staged, seed_nbytes(layout_));
         uint32_t crc = 0;
-        for (int k = 0; k < kPlanes; ++k)
-            if (r.planes >> k & 1) crc = crc32c(crc, r.slot + layout_.offset[k], layout_.nbytes[k]);
+        for (int k = 0; k < kPlanes; ++k) {
+            if (!(r.planes >> k & 1)) continue;
+            const bool narrowed = is_narrowed(layout_, k);
+            crc = crc32c(crc, narrowed ? staged : r.slot + layout_.offset[k], layout_.stored[k]);
+            if (narrowed) staged += layout_.stored[k];
+        }
         return crc;
+    }
+
+    void widen(const Request& r, const uint8_t* staged) const {
+        for (int k = 0; k < kPlanes; ++k) {
+            if (!(r.planes >> k & 1) || !is_narrowed(layout_, k)) continue;
+            widen_plane(layout_, k, staged, r.slot);
+            staged += layout_.stored[k];
+        }
     }
 
     static void fail(Request** run, size_t n, int32_t status) {
@@ -167,17 +199,19 @@ class Engine {
         if (status) return fail(run, n, status);
         for (size_t i = 0; i < n; ++i) {
             Request& r = *run[i];
-            const uint8_t* seeds = r.part == kPacked ? r.slot : pages[i] + kPage;
+            const uint8_t* staged = r.part == kPacked ? r.slot : pages[i] + kPage;
             r.status = check_header(layout_, r, pages[i]);
             if (r.status || r.part == kHeader) continue;
-            if (payload_crc(r, seeds) != r.crc) {
+            if (payload_crc(r, staged) != r.crc) {
                 r.status = kBadPayload;
                 continue;
             }
-            if (r.kind != kSeedKind)
+            if (r.kind != kSeedKind) {
+                widen(r, staged);
                 zero_missing(layout_, r);
-            else if (r.part == kWhole)
-                expand_seeds(layout_, r, seeds);
+            } else if (r.part == kWhole) {
+                expand_seeds(layout_, r, staged);
+            }
         }
     }
 
@@ -187,7 +221,8 @@ class Engine {
         size_t total;
         if (!segments(run, n, false, iov, pages, &total)) return fail(run, n, ENOMEM);
         for (size_t i = 0; i < n; ++i) {
-            if (run[i]->part != kHeader) run[i]->crc = payload_crc(*run[i], run[i]->slot);
+            Request& r = *run[i];
+            if (r.part != kHeader) r.crc = payload_crc(r, r.kind == kSeedKind ? r.slot : pages[i] + kPage);
             fill_header(layout_, *run[i], pages[i]);
         }
         const int32_t status = transfer_all(write_, run[0]->fd, iov, run[0]->offset, total);

@@ -33,7 +33,7 @@ size_t payload_nbytes(const Layout& layout, const Request& r) {
     if (r.kind == kSeedKind) return seed_nbytes(layout);
     size_t n = 0;
     for (int p = 0; p < kPlanes; ++p)
-        if (r.planes >> p & 1) n += layout.nbytes[p];
+        if (r.planes >> p & 1) n += layout.stored[p];
     return n;
 }
 

@@ -11,14 +11,19 @@ constexpr int kRecordPlanes = 7;  // the rest are scratch
 constexpr size_t kPage = 4096;
 constexpr uint8_t kSeedKind = 0;
 
+enum Dtype : uint16_t { kFloat32 = 0, kBfloat16 = 1, kFloat16 = 2 };
+
 // Where planes lie in a slot, and the rule by which seeds become Gaussians.
 struct Layout {
     int64_t offset[kPlanes];
     int64_t nbytes[kPlanes];  // padded to pages; 0: the layout lacks the plane
+    int64_t stored[kPlanes];  // bytes of the plane in a record, padded to pages
+    int64_t components[kPlanes];
     int64_t capacity;
     float seed_opacity;  // logit
     float seed_sh0[256];  // by colour value
-    float pad;
+    uint16_t dtype;  // of narrowed planes: one of Dtype
+    uint16_t narrowed;  // bit of each plane that is stored in 16 bits a value
 };
 
 // One record to read or write. `slot` is a slot in memory, or the packed payload of seeds (written, or read kPacked);

@@ -19,7 +19,7 @@ from tidegs.store.spatial import Neighbours
 from tidegs.train import run as run_module
 from tidegs.train.made_ahead import write_city
 from tidegs.train.run import RunRequest, run_training
-from tidegs.train.state import frame_of
+from tidegs.train.state import made_ahead
 
 CITY: SynthSettings = replace(PRESETS["tiny"], points=9000, aerial=6, street=0, oblique=0.0, district=60.0, width=48)
 
@@ -38,9 +38,9 @@ def request(scene: Path, store: Path, out: Path, evaluate: bool = False, **chang
 def test_the_store_holds_all_points_in_the_frame_of_the_scene(city: tuple[Path, Path]) -> None:
     scene = load_scene(city[0])
     with BlockStore.open(city[1], readonly=True) as store:
-        frame = frame_of(store)
-        assert frame is not None
-        assert frame.scale == scene.transform.scale
+        ahead = made_ahead(store)
+        assert ahead is not None
+        assert ahead.frame.scale == scene.transform.scale
         assert int(store.table["count"].sum()) == CITY.points
         low, high = store.table["lo"].min(axis=0), store.table["hi"].max(axis=0)
     shown = scene.points.gather().xyz

@@ -16,6 +16,7 @@ from tidegs.gaussians.open import open_gaussians
 from tidegs.gaussians.packing import field, sigmoid
 from tidegs.machine import human
 from tidegs.store.block_store import BlockStore
+from tidegs.store.info import describe as describe_store
 from tidegs.train.result import ResultFolder
 from tidegs.train.state import steps_done
 
@@ -84,6 +85,7 @@ def _store(path: Path) -> dict[str, Any]:
     with BlockStore.open(path, readonly=True) as store:
         rows = store.table
         used = rows["count"] > 0
+        space = describe_store(store)
         return {
             "kind": "store",
             "path": str(path),
@@ -93,7 +95,13 @@ def _store(path: Path) -> dict[str, Any]:
             "blocks": int(used.sum()),
             "block_capacity": store.layout.capacity,
             "sh_degree": store.layout.sh_degree,
-            "record_bytes": store.layout.record_nbytes,
+            "store_dtype": store.layout.store_dtype,
+            "record_bytes": store.layout.stored_record_nbytes,
+            "space_by_plane": {plane: n for plane, n in space["bytes_by_plane"].items() if n},
+            "file_bytes": space["file_bytes"],
+            "fragmentation": space["fragmentation"],
+            "adjacent": space["adjacent"],
+            "bytes_written_ever": space["bytes_written_ever"],
             "low": rows["lo"][used].min(0).tolist() if used.any() else None,
             "high": rows["hi"][used].max(0).tolist() if used.any() else None,
         }
@@ -119,6 +127,8 @@ def _scene(scene: Scene) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_shown(v) for v in value) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {human(n)}" for name, n in value.items())
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int) and not isinstance(value, bool):

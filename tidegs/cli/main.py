@@ -26,7 +26,7 @@ COMMANDS = {
     "report": "where memory and time went in a run",
     "view": "look at a result or a store in the browser",
     "doctor": "what this machine means for training, and what to change",
-    "store": "check, compact or copy a block store",
+    "store": "make a block store ahead of a run; check, compact or copy one",
     "synth": "generate a city as a COLMAP scene",
     "demo": "generate a city and do all of the above with it",
     "completion": "print a script that completes commands and options in bash",

@@ -103,7 +103,7 @@ def _imagined(gaussians: float, config: TrainConfig) -> Plan:
 def _ingested(scene: Scene, config: TrainConfig) -> tuple[np.ndarray, RecordLayout]:
     """The table that training would begin with, from an ingest that is thrown away."""
     with tempfile.TemporaryDirectory(prefix="tidegs-plan-") as folder:
-        ingest_scene(scene, Path(folder) / "store", config, quiet=True)
+        ingest_scene(scene.require_points(), Path(folder) / "store", config, quiet=True)
         return _table(Path(folder) / "store")
 
 

@@ -11,8 +11,9 @@ from tidegs.cli.common import add_quiet, table
 from tidegs.cli.options import add_config_options, config_from_args
 from tidegs.config import TrainConfig
 from tidegs.errors import ConfigError
-from tidegs.gaussians.open import GaussianFile, open_gaussians
+from tidegs.gaussians.open import open_gaussians
 from tidegs.train.log import say
+from tidegs.train.made_ahead import trained_degree
 from tidegs.train.profile import STEPS
 from tidegs.train.run import RunRequest, run_training
 from tidegs.train.summary import summary_rows
@@ -38,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-s", "--source_path", "--data_dir", dest="scene_alias", **hidden)
     parser.add_argument("-m", "--model_path", "--result_dir", dest="out", **hidden)
     parser.add_argument("--eval", action="store_true", help=argparse.SUPPRESS)  # INRIA's; images are held out anyway
-    parser.add_argument("--store", type=Path, help="where the blocks lie, best on a fast SSD (default: OUT/store)")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        help="where the blocks lie, best on a fast SSD (default: OUT/store), or what tidegs store make made",
+    )
     parser.add_argument("--resume", type=Path, metavar="RESULT", help="go on from the last snapshot of a result")
     parser.add_argument(
         "--init",
@@ -60,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
 
 
-def _config_for(file: GaussianFile, config: TrainConfig, args: argparse.Namespace) -> TrainConfig:
-    """Harmonics that are trained already are in use at once, unless the user says otherwise."""
-    if file.sh_degree and args.cfg_sh_degree_interval is None:
+def _config_for(trained: int, config: TrainConfig, args: argparse.Namespace) -> TrainConfig:
+    """Harmonics that are trained already, up to a degree, are in use at once, unless the user says otherwise."""
+    if trained and args.cfg_sh_degree_interval is None:
         return replace(config, sh_degree_interval=1)
     return config
 
@@ -92,8 +97,10 @@ def run(args: argparse.Namespace) -> int:
         out = args.out or Path("results") / args.scene.resolve().name
         config = config_from_args(args)
         if args.init:
-            config = _config_for(open_gaussians(args.init), config, args)
+            config = _config_for(open_gaussians(args.init).sh_degree, config, args)
             watch["init"] = args.init
+        elif args.store:
+            config = _config_for(trained_degree(args.store), config, args)
         request = RunRequest(args.scene, out, args.store, config, False, not args.no_eval, args.quiet, **watch)
     outcome = run_training(request)
     if not outcome.finished:

@@ -14,8 +14,8 @@ import numpy as np
 from tidegs.data.colmap_model import CAMERA_MODELS, MODEL_IDS, ColmapCamera
 from tidegs.data.image_file import read_size
 from tidegs.data.image_folder import ImageFolder
-from tidegs.data.inputs import Input, View
-from tidegs.data.point_cloud import read_ply_points
+from tidegs.data.inputs import Chunks, Input, View
+from tidegs.data.point_cloud import count_ply_points, read_ply_points
 from tidegs.errors import SceneError
 
 _SPLITS = ("transforms_train.json", "transforms_test.json", "transforms_val.json")
@@ -59,7 +59,12 @@ def transforms_input(root: Path, files: list[Path]) -> Input:
     folders = (root, root / "images", root / "input", root / "rgb")
     ordered = tuple(views[name] for name in sorted(views))
     split = frozenset(held_out) if held_out else None
-    return Input(files[0], ordered, lambda: read_ply_points(points) if points else (), folders, tuple(warnings), split)
+    count = count_ply_points(points) if points else 0
+
+    def stream() -> Chunks:
+        return read_ply_points(points) if points else ()
+
+    return Input(files[0], ordered, stream, folders, tuple(warnings), split, count)
 
 
 def _load(path: Path) -> Json:

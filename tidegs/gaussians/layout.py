@@ -1,6 +1,7 @@
 """The layout of a block's record: named planes of float32, attribute-major, each plane padded to 4 KiB.
 
-Invariant: the same layout holds on SSD, in the host cache and in the device arena, so that moving a block is one copy.
+Invariant: the same layout holds on SSD, in the host cache and in the device arena, so that moving a block is one copy;
+only where a store is asked to narrow its records do planes on the SSD have 16 bits a value.
 Within a plane, component `k` of all rows is contiguous: `plane[k, row]`, shape [components, capacity].
 """
 
@@ -28,6 +29,8 @@ BASE_COMPONENTS = 14
 
 RECORD_PLANES = ("base", "rest", "m_base", "m_rest", "v_base", "v_rest", "stats")
 SCRATCH_PLANES = ("grads",)
+STORE_DTYPES = ("float32", "bfloat16", "float16")  # of NARROWED planes in a store, by their number in its root
+NARROWED = ("rest", "m_base", "m_rest", "v_base", "v_rest")
 
 
 def sh_rest_count(sh_degree: int) -> int:
@@ -49,6 +52,7 @@ class RecordLayout:
     sh_degree: int = 3
     stat_components: int = 0
     with_grads: bool = False
+    store_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         if not MIN_CAPACITY <= self.capacity <= MAX_CAPACITY or self.capacity % 64:
@@ -82,6 +86,22 @@ class RecordLayout:
         """Bytes of a plane, padded to 4 KiB."""
         raw = self.components(plane) * self.capacity * 4
         return -(-raw // ALIGN) * ALIGN
+
+    def narrows(self, plane: str) -> bool:
+        """Whether a store keeps the plane in 16 bits a value."""
+        return self.store_dtype != "float32" and plane in NARROWED
+
+    def stored_nbytes(self, plane: str) -> int:
+        """Bytes of a plane in a record of the store, padded to 4 KiB; in float16, each component has a scale."""
+        if not self.narrows(plane):
+            return self.plane_nbytes(plane)
+        raw = self.components(plane) * (2 * self.capacity + (4 if self.store_dtype == "float16" else 0))
+        return -(-raw // ALIGN) * ALIGN
+
+    @cached_property
+    def stored_record_nbytes(self) -> int:
+        """Bytes of a record in the store when no plane is left out."""
+        return sum(self.stored_nbytes(p) for p in RECORD_PLANES)
 
     @cached_property
     def offsets(self) -> dict[str, int]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 import numpy as np
 from numba import njit
 
 from tidegs.errors import FormatError
 from tidegs.gaussians.layout import BASE_COMPONENTS, BASE_FIELDS, sh_rest_count
-from tidegs.gaussians.ply_header import PlyHeader, read_header
+from tidegs.gaussians.ply_header import PlyHeader
+from tidegs.gaussians.ply_vertices import PlyVertices, open_vertices
 from tidegs.gaussians.replace import replacing
 
 CHUNK = 1 << 13  # rows; 2 MiB of SH degree 3, which caches hold
@@ -48,9 +48,7 @@ class GaussianPly:
     count: int
     sh_degree: int
     antialiased: bool | None  # as its SplatRenderMode comment says; None where it has none
-    _header: PlyHeader
-    _row: np.dtype  # of the vertices
-    _data_offset: int  # of the vertices; of all data in an ASCII file
+    _vertices: PlyVertices
     format = "ply"
 
     @property
@@ -62,9 +60,9 @@ class GaussianPly:
         """Chunks float32 [at most `rows`, 14 + 3 K] in file order: means, quats (wxyz), log scales, logit opacities,
         sh0, then shN as component 3k + channel. Opacities may be infinite, log scales -inf. Raises FormatError."""
         names = BASE_PROPERTIES + rest_properties(self.sh_degree)
-        columns = np.array([(self._row.names or ()).index(name) for name in names])
+        columns = np.array([(self._vertices.row.names or ()).index(name) for name in names])
         first = 0
-        for part in self._ascii(rows) if self._header.ascii else self._binary(rows):
+        for part in self._vertices.chunks(rows):
             out = np.empty((len(part), len(names)), np.float32)
             with np.errstate(over="ignore"):
                 _pick_columns(_table(part), columns, out)
@@ -76,42 +74,6 @@ class GaussianPly:
         """All rows at once."""
         return np.concatenate([np.empty((0, self.components), np.float32), *self.chunks()])
 
-    def _binary(self, rows: int) -> Iterator[np.ndarray]:
-        with open(self.path, "rb") as file:
-            file.seek(self._data_offset)
-            for at in range(0, self.count, rows):
-                n = min(rows, self.count - at)
-                part = np.fromfile(file, self._row, n)
-                if len(part) < n:
-                    raise FormatError(f"{self.path}: the file ends in row {at + len(part)} of {self.count}: it was cut")
-                yield part
-
-    def _ascii(self, rows: int) -> Iterator[np.ndarray]:
-        names = self._row.names or ()
-        table = np.dtype([(name, np.float64) for name in names])
-        with open(self.path, "rb") as file:
-            file.seek(self._data_offset)
-            lines = (line for line in file if line.strip())
-            for element in self._header.elements:
-                if element.name == "vertex":
-                    break
-                next(islice(lines, element.count, element.count), None)
-            for at in range(0, self.count, rows):
-                words = [line.split() for line in islice(lines, min(rows, self.count - at))]
-                if at + len(words) < min(at + rows, self.count):
-                    raise FormatError(f"{self.path}: {self.count} rows are stated, {at + len(words)} are there")
-                for i, row in enumerate(words):
-                    if len(row) != len(names):
-                        self._bad_row(at + i, f"{len(row)} values instead of {len(names)}")
-                try:
-                    values = np.array(words, np.float64)
-                except ValueError as error:
-                    raise FormatError(f"{self.path}: a row from {at} on holds what is no number ({error})") from None
-                yield np.ascontiguousarray(values).view(table)[:, 0]
-
-    def _bad_row(self, row: int, what: str) -> NoReturn:
-        raise FormatError(f"{self.path}: row {row} has {what}: export the file again")
-
     def _check_finite(self, rows: np.ndarray, names: tuple[str, ...], first: int) -> None:
         bad = ~np.isfinite(rows)
         if not bad.any():
@@ -121,41 +83,20 @@ class GaussianPly:
         bad[:, scales] &= rows[:, scales] != -np.inf
         if bad.any():
             row, k = (int(i) for i in np.argwhere(bad)[0])
-            self._bad_row(first + row, f"the value {rows[row, k]} for {names[k]}")
+            raise FormatError(
+                f"{self.path}: row {first + row} has the value {rows[row, k]} for {names[k]}: export the file again"
+            )
 
 
 def open_ply(path: Path) -> GaussianPly:
     """Reads and checks the header, and that the file is as long as it states. Raises FormatError."""
-    try:
-        header = read_header(path)
-        size = path.stat().st_size
-    except OSError as error:
-        raise FormatError(f"{path}: the file cannot be read: {error.strerror}") from None
-    count, row = _vertices(path, header)
-    offset = header.data_offset
-    if not header.ascii:
-        offset += _bytes_before(path, header)
-        end = offset + count * row.itemsize
-        if size < end:
-            raise FormatError(f"{path}: {size} bytes, but its {count} vertices need {end}: the file was cut")
-        if header.elements[-1].name == "vertex" and size > end:
-            raise FormatError(f"{path}: {size} bytes, but its {count} vertices end at {end}: the count is wrong")
-    return GaussianPly(path, count, _sh_degree(path, row), render_mode(header), header, row, offset)
-
-
-def _vertices(path: Path, header: PlyHeader) -> tuple[int, np.dtype]:
-    """Their number, and a row of them."""
-    vertex = next((e for e in header.elements if e.name == "vertex"), None)
-    if vertex is None:
-        raise FormatError(f"{path}: the PLY file has no element 'vertex', so it holds no Gaussians")
-    if vertex.dtype is None:
-        raise FormatError(f"{path}: a property of 'vertex' is a list, which no file of Gaussians has")
-    names = vertex.dtype.names or ()
+    vertices = open_vertices(path)
+    names = vertices.row.names or ()
     if "packed_position" in names:
         raise FormatError(f"{path}: this is a compressed PLY, not a standard one: export it as a standard PLY")
     if missing := [name for name in BASE_PROPERTIES if name not in names]:
         raise FormatError(f"{path}: its vertices lack {', '.join(missing)}: a file of Gaussians has them")
-    return vertex.count, vertex.dtype
+    return GaussianPly(path, vertices.count, _sh_degree(path, vertices.row), render_mode(vertices.header), vertices)
 
 
 def _sh_degree(path: Path, row: np.dtype) -> int:
@@ -166,17 +107,6 @@ def _sh_degree(path: Path, row: np.dtype) -> int:
     raise FormatError(
         f"{path}: its vertices have {len(rest)} properties f_rest_*, but SH degree 1, 2, 3 have 9, 24, 45 from 0 on"
     )
-
-
-def _bytes_before(path: Path, header: PlyHeader) -> int:
-    total = 0
-    for element in header.elements:
-        if element.name == "vertex":
-            break
-        if element.dtype is None:
-            raise FormatError(f"{path}: the element {element.name!r} before 'vertex' has lists: export without it")
-        total += element.count * element.dtype.itemsize
-    return total
 
 
 def render_mode(header: PlyHeader) -> bool | None:

@@ -63,7 +63,7 @@ class BlockStore:
         """The last snapshot of a store; `with_grads` says whether slots have the scratch plane."""
         folder, files = Path(path), files or Files()
         root, _ = RootFile.read(folder, files)
-        layout = RecordLayout(root.capacity, root.sh_degree, root.stat_components, with_grads)
+        layout = RecordLayout(root.capacity, root.sh_degree, root.stat_components, with_grads, root.store_dtype)
         store = BlockStore(folder, layout, root.seed_opacity, readonly, io_threads, files)
         with store._closing_on_error():
             store._lock_folder()
@@ -277,6 +277,7 @@ class BlockStore:
             stat_components=self.layout.stat_components,
             seed_opacity=self.seed_opacity,
             bytes_written=self.bytes_written,
+            store_dtype=self.layout.store_dtype,
         )
         self._root.switch(root)
         self._tables.committed(index)

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from tidegs.errors import CorruptError, StoreError
-from tidegs.gaussians.layout import ALIGN, RECORD_PLANES, SCRATCH_PLANES, RecordLayout
+from tidegs.gaussians.layout import ALIGN, RECORD_PLANES, SCRATCH_PLANES, STORE_DTYPES, RecordLayout
 from tidegs.store.base import TABLE_DTYPE
 from tidegs.store.native import crc32c
 
 VERSION = 3
+NARROWED_VERSION = 4  # the same, with planes in 16 bits: what knows version 3 alone must not read it
 ROOT, LOCK, TABLES = "root", "lock", ("table.0", "table.1")
 PLANES = RECORD_PLANES + SCRATCH_PLANES
 SCRATCH_BITS = sum(1 << PLANES.index(p) for p in SCRATCH_PLANES)
@@ -25,7 +26,7 @@ PLAIN_KINDS = (1, 2, 3, 4)
 SEEDS, SCRATCH, NOTHING = 0, 5, 255  # kinds with a meaning of their own; NOTHING: no record, all planes are zero
 KINDS = ("seeds", "base", "base-adam", "params", "params-adam", "scratch")
 RECORD_FILES = tuple(f"records.{kind}" for kind in KINDS)
-WORK_FILES = tuple(f"ingest.{name}" for name in ("rows", "parts", "best", "query", "answer", "scale"))
+WORK_FILES = tuple(f"ingest.{name}" for name in ("rows", "parts", "query", "answer", "asked", "scale", "better"))
 OUR_FILES = frozenset({ROOT, ROOT + ".tmp", LOCK, *TABLES, *RECORD_FILES, *WORK_FILES})
 CLASS_PLANES: dict[int, tuple[str, ...]] = {
     1: ("base",),
@@ -39,8 +40,8 @@ FLAG_MID_STEP = 1  # table flag: written with scratch planes; never in a snapsho
 
 ROOT_MAGIC, TABLE_MAGIC = b"TIDEGSRT", b"TIDEGSTB"
 SLOT = ALIGN  # bytes of each of the two root slots
-# magic, version, table file, snapshot, capacity, sh_degree, stat_components, seed_opacity, table crc, rows, meta bytes,
-# bytes written since creation
+# magic, version, table file, snapshot, capacity, sh_degree, stat_components, seed_opacity, table crc,
+# dtype of narrowed planes, rows, meta bytes, bytes written since creation
 _ROOT = struct.Struct("<8sIIQIIIfIIQQQ")
 # magic, version, row bytes, snapshot, rows, meta bytes
 _TABLE = struct.Struct("<8sIIQQQ")
@@ -60,6 +61,7 @@ class Root:
     stat_components: int
     seed_opacity: float
     bytes_written: int
+    store_dtype: str = "float32"
 
 
 def seed_nbytes(layout: RecordLayout) -> int:
@@ -70,13 +72,13 @@ def seed_nbytes(layout: RecordLayout) -> int:
 def extent_nbytes(layout: RecordLayout) -> np.ndarray:
     """int64 [kinds]: bytes of an extent of each class, the record's header page included."""
     sizes = [seed_nbytes(layout)]
-    sizes += [sum(layout.plane_nbytes(p) for p in CLASS_PLANES[k]) for k in range(1, len(KINDS))]
+    sizes += [sum(layout.stored_nbytes(p) for p in CLASS_PLANES[k]) for k in range(1, len(KINDS))]
     return np.array(sizes, np.int64) + ALIGN
 
 
 def planes_nbytes(layout: RecordLayout, planes: np.ndarray) -> np.ndarray:
     """int64 [n]: payload bytes of records that hold the planes of each bit set [n]."""
-    sizes = np.array([layout.plane_nbytes(p) for p in PLANES], np.int64)
+    sizes = np.array([layout.stored_nbytes(p) for p in PLANES], np.int64)
     bits = (np.asarray(planes)[:, None] >> np.arange(len(PLANES))) & 1
     return bits.astype(np.int64) @ sizes
 
@@ -85,7 +87,7 @@ def pack_root(root: Root) -> bytes:
     """One root slot, 4096 bytes; the last four are the CRC32C of those before."""
     body = _ROOT.pack(
         ROOT_MAGIC,
-        VERSION,
+        VERSION if root.store_dtype == "float32" else NARROWED_VERSION,
         root.table_file,
         root.snapshot,
         root.capacity,
@@ -93,7 +95,7 @@ def pack_root(root: Root) -> bytes:
         root.stat_components,
         root.seed_opacity,
         root.table_crc,
-        0,
+        STORE_DTYPES.index(root.store_dtype),
         root.rows,
         root.meta_nbytes,
         root.bytes_written,
@@ -105,13 +107,15 @@ def unpack_root(slot: bytes, path: Path) -> Root | None:
     """The root of a slot; None where it is damaged; StoreError where it is of another version."""
     if len(slot) != SLOT or slot[:8] != ROOT_MAGIC or crc32c(slot[:-4]) != struct.unpack("<I", slot[-4:])[0]:
         return None
-    _, version, table, snapshot, capacity, degree, stats, opacity, crc, _, rows, meta, written = _ROOT.unpack_from(slot)
-    if version != VERSION:
+    head = _ROOT.unpack_from(slot)
+    _, version, table, snapshot, capacity, degree, stats, opacity, crc, dtype, rows, meta, written = head
+    if version not in (VERSION, NARROWED_VERSION) or dtype >= len(STORE_DTYPES):
         raise StoreError(
-            f"{path}: the store has format version {version}, and this tidegs reads version {VERSION}: "
-            "open it with the release that wrote it"
+            f"{path}: the store has format version {version}, and this tidegs reads versions {VERSION} and "
+            f"{NARROWED_VERSION}: open it with the release that wrote it"
         )
-    return Root(snapshot, table, crc, rows, meta, capacity, degree, stats, opacity, written)
+    narrowed = STORE_DTYPES[dtype]
+    return Root(snapshot, table, crc, rows, meta, capacity, degree, stats, opacity, written, narrowed)
 
 
 def newest_root(data: bytes, path: Path) -> tuple[Root, bool]:

@@ -18,7 +18,7 @@ QUERY_DTYPE = np.dtype([("limit", np.float64), ("row", np.int64), ("origin", np.
 ANSWER_DTYPE = np.dtype([_BEST, ("row", np.int64)])
 # "asked": rows that ask, with their distances in their own bucket; "scale": log scales by these; "better": rows that
 # asked, with their log scales.
-SPOOLS = {
+SPOOLS = {  # format.WORK_FILES has their names too
     "query": QUERY_DTYPE,
     "answer": ANSWER_DTYPE,
     "asked": ANSWER_DTYPE,

@@ -27,6 +27,7 @@ def describe(store: BlockStore) -> dict[str, Any]:
         "gaussians": int(rows["count"].sum()),
         "capacity": layout.capacity,
         "sh_degree": layout.sh_degree,
+        "store_dtype": layout.store_dtype,
         "fill": float(rows["count"].mean() / layout.capacity) if len(rows) else 0.0,
         "blocks_by_kind": {kind: int((rows["kind"] == i).sum()) for i, kind in enumerate(fmt.KINDS)}
         | {"nothing": int((rows["kind"] == fmt.NOTHING).sum())},
@@ -55,7 +56,7 @@ def _plane_nbytes(store: BlockStore, rows: np.ndarray) -> dict[str, int]:
     seeds = int((rows["kind"] == fmt.SEEDS).sum())
     out = {"seeds": seeds * store.seed_nbytes, "headers": int((rows["kind"] != fmt.NOTHING).sum()) * fmt.ALIGN}
     for i, plane in enumerate(fmt.PLANES):
-        out[plane] = int(((rows["planes"] >> i) & 1).sum()) * store.layout.plane_nbytes(plane)
+        out[plane] = int(((rows["planes"] >> i) & 1).sum()) * store.layout.stored_nbytes(plane)
     return out
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tidegs.errors import StoreError
-from tidegs.gaussians.layout import RECORD_PLANES, SCRATCH_PLANES, RecordLayout
+from tidegs.gaussians.layout import RECORD_PLANES, SCRATCH_PLANES, STORE_DTYPES, RecordLayout
 
 REQUEST_DTYPE = np.dtype(
     [
@@ -39,10 +39,13 @@ LAYOUT_DTYPE = np.dtype(
     [
         ("offset", np.int64, 9),
         ("nbytes", np.int64, 9),
+        ("stored", np.int64, 9),
+        ("components", np.int64, 9),
         ("capacity", np.int64),
         ("seed_opacity", np.float32),
         ("seed_sh0", np.float32, 256),
-        ("pad", np.float32),
+        ("dtype", np.uint16),
+        ("narrowed", np.uint16),
     ]
 )
 STATUS = {
@@ -117,6 +120,10 @@ class Engine:
         for i, plane in enumerate(RECORD_PLANES + SCRATCH_PLANES):
             native["offset"][0, i] = layout.offsets[plane]
             native["nbytes"][0, i] = layout.plane_nbytes(plane)
+            native["stored"][0, i] = layout.stored_nbytes(plane)
+            native["components"][0, i] = layout.components(plane)
+            native["narrowed"] |= layout.narrows(plane) << i
+        native["dtype"] = STORE_DTYPES.index(layout.store_dtype)
         native["capacity"] = layout.capacity
         native["seed_opacity"] = seed_opacity
         native["seed_sh0"] = seed_sh0

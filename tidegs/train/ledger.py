@@ -91,7 +91,7 @@ def disk_bytes(store: BlockStore) -> dict[str, int]:
     for planes in np.flatnonzero(counts).tolist():
         for bit, plane in enumerate(PLANES):
             if planes >> bit & 1:
-                out[PLANE_OWNERS[plane]] += int(counts[planes]) * layout.plane_nbytes(plane)
+                out[PLANE_OWNERS[plane]] += int(counts[planes]) * layout.stored_nbytes(plane)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Stores made ahead of a run: a generated city of any number of points, streamed into blocks beside its scene folder.
+"""Stores made ahead of a run, from points or Gaussians of any number: a scene's, a file's, or a generated city's.
 
 Invariant: a run begins in such a store only where frame and settings are those that it was made for.
 """
@@ -16,14 +16,19 @@ import numpy as np
 
 from tidegs.config import TrainConfig
 from tidegs.data.load import load_scene
+from tidegs.data.point_cloud import is_point_cloud, stream_ply_points
 from tidegs.data.scene import Scene, WorldTransform
 from tidegs.data.synth import SynthSettings, write_scene
 from tidegs.data.synth_city import City, generate_city
 from tidegs.errors import ConfigError
 from tidegs.gaussians.layout import RecordLayout
+from tidegs.gaussians.open import open_gaussians
 from tidegs.store.block_store import BlockStore
 from tidegs.store.ingest import IngestOptions, ingest_points
-from tidegs.train.state import frame_of, write_frame
+from tidegs.train.log import say
+from tidegs.train.session import ingest_file, ingest_scene, open_scene, record_layout
+from tidegs.train.state import MadeAhead, made_ahead
+from tidegs.train.strategies.choose import resolved
 
 DENSITY = 1e9 / (5900.0 * 7900.0)  # points of a square metre of ground
 _SHOWN = 100_000  # points that the scene folder holds
@@ -50,7 +55,7 @@ def write_city(out: Path, store: Path, settings: SynthSettings, config: TrainCon
         progress=sys.stderr.isatty(),
     )
     layout = RecordLayout(config.block_capacity, config.sh_degree)
-    ingest_points(store, _points(city, settings, transform), layout, options, write_frame(transform)).close()
+    ingest_points(store, _points(city, settings, transform), layout, options, MadeAhead(transform).dump()).close()
 
 
 def _points(city: City, s: SynthSettings, transform: WorldTransform) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -65,12 +70,37 @@ def _points(city: City, s: SynthSettings, transform: WorldTransform) -> Iterator
             chunk = following.result()
 
 
-def check_made_ahead(store: Path, scene: Scene, config: TrainConfig) -> None:
-    """Raises ConfigError unless a run of the scene under these settings may begin in the store."""
+def make_store(root: Path, store: Path, config: TrainConfig, memory: int, init: Path | None, quiet: bool) -> int:
+    """Streams the points of a scene, or of a file in its frame (a PLY of points, or Gaussians of any format), into a
+    new block store; `memory` bounds the ingest, in bytes. What an ingest that was killed left there is replaced.
+    Returns the number of Gaussians. Raises TidegsError."""
+    scene = open_scene(root, config, quiet)
+    if init and not is_point_cloud(init):
+        file = open_gaussians(init)
+        meta = MadeAhead(scene.transform, file.sh_degree).dump()
+        ingest_file(scene, store, resolved(config, None), file, quiet, memory, meta)
+        return file.count
+    points = stream_ply_points(init, scene.transform) if init else scene.require_points()
+    settings = resolved(config, points.count)
+    ingest_scene(points, store, settings, quiet, memory, MadeAhead(scene.transform).dump())
+    with BlockStore.open(store, readonly=True) as made:
+        held = int(made.table["count"].sum())
+    if held < points.count:
+        dropped = f"{points.count - held:,} of {points.count:,} points"
+        say(f"warning: {dropped} were left out: their coordinates are not finite or absurdly far", quiet)
+    return held
+
+
+def begin_ahead(store: Path, scene: Scene, config: TrainConfig, init: Path | None) -> TrainConfig:
+    """The settings of a run of the scene that begins in the store, its strategy resolved. Raises ConfigError where it
+    may not begin there."""
     with BlockStore.open(store, readonly=True) as opened:
-        frame, layout = frame_of(opened), opened.layout
-    if frame is None:
+        ahead, layout, count = made_ahead(opened), opened.layout, int(opened.table["count"].sum())
+    if ahead is None:
         raise ConfigError(f"{store} already holds a block store; choose another folder with --store")
+    if init:
+        raise ConfigError(f"{store} was made ahead and holds what the run begins with: leave out --init")
+    frame = ahead.frame
     made_for = (*frame.center, frame.scale, layout.capacity, layout.sh_degree)
     wanted = (*scene.transform.center, scene.transform.scale, config.block_capacity, config.sh_degree)
     if not np.allclose(made_for, wanted, rtol=1e-12, atol=0):
@@ -78,3 +108,24 @@ def check_made_ahead(store: Path, scene: Scene, config: TrainConfig) -> None:
             f"{store} was made for another scene, or for blocks of {layout.capacity} and SH degree {layout.sh_degree}: "
             f"use the scene and settings that it was made for, or choose another folder with --store"
         )
+    if config.store_dtype != layout.store_dtype:
+        raise ConfigError(
+            f"{store} was made with --store-dtype {layout.store_dtype}, not {config.store_dtype}: train with the same"
+        )
+    grows = layout.stat_components > 0 and ahead.trained_degree is None
+    config = resolved(config, count if grows else None)
+    if record_layout(config).stat_components > layout.stat_components:
+        raise ConfigError(
+            f"{store} was made without the statistics that strategy {config.strategy} goes by: make it with "
+            f"--strategy {config.strategy}, or train with --strategy none"
+        )
+    return config
+
+
+def trained_degree(store: Path) -> int:
+    """SH degree of the Gaussians that a store was made of ahead of a run; 0 where there is no such store."""
+    if not (store / "root").exists():
+        return 0
+    with BlockStore.open(store, readonly=True) as opened:
+        ahead = made_ahead(opened)
+    return (ahead and ahead.trained_degree) or 0

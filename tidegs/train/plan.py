@@ -71,7 +71,7 @@ class Plan:
             "blocks": b.blocks,
             "slot_bytes": b.layout.slot_nbytes,
             "scene_bytes": b.scene_bytes,
-            "store_bytes": b.blocks * b.layout.record_nbytes,
+            "store_bytes": b.blocks * b.layout.stored_record_nbytes,
             "peak_bytes": {"arena": b.arena_bytes, "host": b.host_bytes},
             "order": self.order,
             "working_set": {"mean": float(self.sizes.mean()), "max": int(self.sizes.max())},

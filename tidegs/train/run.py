@@ -22,7 +22,7 @@ from tidegs.report.viewer import DEFAULT_PORT, Viewer, check_viewer
 from tidegs.train.export import export_store, ply_nbytes
 from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
-from tidegs.train.made_ahead import check_made_ahead
+from tidegs.train.made_ahead import begin_ahead
 from tidegs.train.plan import plan_session
 from tidegs.train.profile import Profile
 from tidegs.train.rates import render_settings
@@ -82,14 +82,14 @@ def run_training(request: RunRequest) -> RunOutcome:
         assert request.scene is not None
         scene = open_scene(request.scene, config, request.quiet)
         if (store / "root").exists():
-            check_made_ahead(store, scene, config)
-        if request.init:
+            config = begin_ahead(store, scene, config, request.init)
+        elif request.init:
             open_gaussians(request.init)  # refuse it before anything is written
+            config = resolved(config, None)
         else:
-            scene.require_points()
+            config = resolved(config, scene.require_points().count)
         if config.depth_loss:
             SparseDepths(scene, config.depth_lambda)  # refuse the scene before anything is written
-        config = resolved(config, None if request.init else scene.require_points().count)
         result.begin(config, scene, store, request.init)
     if not (store / "root").exists():  # a new run, or one that ended while it ingested
         _ingest(scene, store, config, result.read_run().init, request.quiet)
@@ -101,7 +101,7 @@ def _ingest(scene: Scene, store: Path, config: TrainConfig, init: str, quiet: bo
     if not init:
         kind = "random points" if config.init_random else "points"
         say(f"ingesting {scene.require_points().count:,} {kind} into {store}", quiet)
-        ingest_scene(scene, store, config, quiet)
+        ingest_scene(scene.require_points(), store, config, quiet)
         return
     file = open_gaussians(Path(init))
     say(

@@ -19,7 +19,7 @@ from tidegs.config import TrainConfig, parse_memory
 from tidegs.data.images import ImageCache, Loaded
 from tidegs.data.load import load_scene
 from tidegs.data.points import RandomPoints
-from tidegs.data.scene import Camera, Scene
+from tidegs.data.scene import Camera, PointSource, Scene
 from tidegs.device.base import Device, View
 from tidegs.eval.frames import Rendered, render_views
 from tidegs.gaussians.layout import RecordLayout
@@ -38,6 +38,7 @@ from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
 from tidegs.train.strategies.choose import strategy_of
 
+INGEST_MEMORY = 1 << 30  # bytes that an ingest holds, unless told otherwise
 INIT_EXTENT = 3.0  # half the side of the cube of random points, in extents of the cameras: gsplat's default
 
 
@@ -65,23 +66,39 @@ def load_as(root: Path, config: TrainConfig) -> Scene:
 def record_layout(config: TrainConfig) -> RecordLayout:
     """Of a new store: with the statistics that the strategy goes by."""
     strategy = strategy_of(config)
-    return RecordLayout(config.block_capacity, config.sh_degree, strategy.stat_components if strategy else 0)
+    statistics = strategy.stat_components if strategy else 0
+    return RecordLayout(config.block_capacity, config.sh_degree, statistics, store_dtype=config.store_dtype)
 
 
-def ingest_scene(scene: Scene, path: Path, config: TrainConfig, quiet: bool = False) -> None:
-    """Makes the block store of a scene's seed points. Raises SceneError where there are none."""
-    points = scene.require_points()
+def ingest_scene(
+    points: PointSource,
+    path: Path,
+    config: TrainConfig,
+    quiet: bool = False,
+    memory: int = INGEST_MEMORY,
+    meta: bytes = b"",
+) -> None:
+    """Makes the block store of seed points; `memory` bounds what the ingest holds, in bytes."""
     options = IngestOptions(
+        memory_budget=memory,
         init_scale=config.init_scale,
         init_opacity=config.init_opacity,
         progress=not quiet and sys.stderr.isatty(),
     )
     layout = record_layout(config)
     chunks = ((c.xyz, c.rgb) for c in points.chunks())
-    ingest_points(path, chunks, layout, options).close()
+    ingest_points(path, chunks, layout, options, meta).close()
 
 
-def ingest_file(scene: Scene, path: Path, config: TrainConfig, file: GaussianFile, quiet: bool = False) -> None:
+def ingest_file(
+    scene: Scene,
+    path: Path,
+    config: TrainConfig,
+    file: GaussianFile,
+    quiet: bool = False,
+    memory: int = INGEST_MEMORY,
+    meta: bytes = b"",
+) -> None:
     """Makes the block store of a file of Gaussians in the frame of the input scene. Harmonics above the settings'
     degree are left out, missing ones are zero. Raises FormatError."""
     layout = record_layout(config)
@@ -96,7 +113,8 @@ def ingest_file(scene: Scene, path: Path, config: TrainConfig, file: GaussianFil
             field(out, "scales")[:] += np.float32(np.log(scene.transform.scale))
             yield out
 
-    ingest_gaussians(path, rows(), layout, IngestOptions(progress=not quiet and sys.stderr.isatty())).close()
+    options = IngestOptions(memory_budget=memory, progress=not quiet and sys.stderr.isatty())
+    ingest_gaussians(path, rows(), layout, options, meta).close()
     if changed := finite.sentence():
         say(f"warning: {changed}", quiet)
 
@@ -125,7 +143,7 @@ def device_slots(config: TrainConfig, blocks: int, views: list[View]) -> Callabl
     return lambda layout: auto_arena_slots(layout, blocks, width, height)
 
 
-def direct_link(device: Device) -> tuple[Callable[[], ArenaLink] | None, str]:
+def direct_link(device: Device, store_dtype: str) -> tuple[Callable[[], ArenaLink] | None, str]:
     """How blocks travel where there is no host cache: what gives the arena to the store, or None for the way through
     host memory; and the choice in words, with its reason."""
     if device.name == "cpu":
@@ -133,6 +151,8 @@ def direct_link(device: Device) -> tuple[Callable[[], ArenaLink] | None, str]:
             None,
             "the CPU device's arena is host memory: blocks pass through a few host slots on their way to the SSD",
         )
+    if store_dtype != "float32":
+        return None, f"blocks pass through a few host slots between SSD and GPU, which narrow them to {store_dtype}"
     from tidegs.device.cuda import gds
     from tidegs.device.cuda.device import CudaDevice
 
@@ -178,7 +198,7 @@ class Session:
             self.device = open_device(config)
             stack.callback(self.device.close)
             keeps = self.budgets.host_keeps
-            link, self.route = (None, "") if keeps else direct_link(self.device)
+            link, self.route = (None, "") if keeps else direct_link(self.device, layout.store_dtype)
             self.residency = Residency(
                 self.store,
                 self.device,

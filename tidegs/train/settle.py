@@ -133,7 +133,7 @@ class Settler:
         if p.part == 0:
             self._total = int(self._store.table["count"].sum())
         free = shutil.disk_usage(Path(self._store.path)).free - _DISK_RESERVE
-        fits = free > _GROWTH * len(p.ids) * self._layout.record_nbytes
+        fits = free > _GROWTH * len(p.ids) * self._layout.stored_record_nbytes
         if self._may_grow and not fits:
             self._say(f"{self._store.path}: the disk is nearly full, so the scene stops growing; free some space")
         self._may_grow = fits

@@ -4,6 +4,7 @@ made ahead of a run says in which frame its points are."""
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,18 +22,27 @@ def write_state(step: int, exposures: Exposures | None = None) -> bytes:
     return json.dumps({"version": STATE_VERSION, "step": step, **kept}).encode()
 
 
-def write_frame(transform: WorldTransform) -> bytes:
-    """For a store made ahead of a run: no step is done, and `transform` leads to the frame of its points."""
-    frame = [*map(float, transform.center), float(transform.scale)]
-    return json.dumps({"version": STATE_VERSION, "step": 0, "frame": frame}).encode()
+@dataclass(frozen=True)
+class MadeAhead:
+    """What a store that was made ahead of a run says of what it holds."""
+
+    frame: WorldTransform  # to the frame of its points
+    trained_degree: int | None = None  # SH degree of the Gaussians that it was made of; None: of points
+
+    def dump(self) -> bytes:
+        """As `meta` of the store: no step is done."""
+        frame = [*map(float, self.frame.center), float(self.frame.scale)]
+        state = {"version": STATE_VERSION, "step": 0, "frame": frame, "trained_degree": self.trained_degree}
+        return json.dumps(state).encode()
 
 
-def frame_of(store: BlockStore) -> WorldTransform | None:
-    """The transform of `write_frame`; None where the store was not made ahead of a run, or was trained since."""
+def made_ahead(store: BlockStore) -> MadeAhead | None:
+    """None where the store was not made ahead of a run, or was trained since."""
     if steps_done(store) or not store.meta:
         return None
-    frame = json.loads(store.meta).get("frame")
-    return WorldTransform(np.array(frame[:3]), frame[3]) if frame else None
+    state = json.loads(store.meta)
+    frame = state.get("frame")
+    return MadeAhead(WorldTransform(np.array(frame[:3]), frame[3]), state.get("trained_degree")) if frame else None
 
 
 def steps_done(store: BlockStore) -> int:
