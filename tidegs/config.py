@@ -47,7 +47,7 @@ class TrainConfig:
     image_memory: str = option("1GiB", BUDGET, "decoded images kept ahead of the trainer")
     block_capacity: int = option(4096, BUDGET, "Gaussians a block: a multiple of 64 up to 8192", low=64, high=8192)
     store_dtype: Literal["float32", "bfloat16", "float16"] = option(
-        "float32", BUDGET, "of moments and SH bands above 0 on the SSD; others than float32 round what leaves memory"
+        "float32", BUDGET, "moments and SH above 0 on the SSD; others than float32 round"
     )
     max_pass_blocks: int = option(
         0, BUDGET, "split passes that need more blocks than this; 0: only what must be", low=0
@@ -102,7 +102,7 @@ class TrainConfig:
     scale_reg: float = option(0.01, DENSIFY, "mcmc: weight of the mean scale in the loss", low=0)
 
     adam: Literal["selective", "dense"] = option(
-        "selective", RATES, "optimizer steps of rows in view, or of all, as torch.optim.Adam"
+        "selective", RATES, "which rows take a step: those in view, or all as in torch"
     )
     means_lr: float = option(1.6e-4, RATES, "means, times the scene's extent; decays to a hundredth", low=0)
     scales_lr: float = option(5e-3, RATES, "log scales", low=0)

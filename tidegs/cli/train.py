@@ -26,7 +26,6 @@ EPILOG = """examples:
   tidegs train garden                            in results/garden, as gsplat would
   tidegs train city --device-memory 4GiB --host-memory 8GiB --store /ssd/city
   tidegs train --resume results/garden           after Ctrl-C or a crash
-  tidegs train garden --init garden.ply          go on from trained Gaussians
   tidegs train garden --config fast              a preset: quality, fast, city, cpu, mcmc
 --no-NAME turns a switch off. Also: --data_dir --result_dir --data_factor --max_steps, -s -m -r --iterations"""
 
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         type=Path,
-        help="where the blocks lie, best on a fast SSD (default: OUT/store), or what tidegs store make made",
+        help="where the blocks lie (OUT/store), best on a fast SSD",
     )
     parser.add_argument("--resume", type=Path, metavar="RESULT", help="go on from the last snapshot of a result")
     parser.add_argument(
