@@ -14,7 +14,7 @@ from tidegs.data.colmap_model import ColmapCamera
 from tidegs.data.undistort import native_camera, two_focals
 
 _ROWS = 32  # rows that COLMAP projects at a time, holding Python's lock
-_MAP_CACHE_BYTES = 256 << 20
+MAP_CACHE_BYTES = 256 << 20
 _LINEAR_PARAMS = 4  # fx, fy, cx, cy
 _FISHEYE_TERMS = 4  # k1 to k4
 
@@ -64,11 +64,12 @@ class MapCache:
 
     def __init__(
         self,
-        budget_bytes: int = _MAP_CACHE_BYTES,
+        budget_bytes: int = MAP_CACHE_BYTES,
         compute: Callable[[ColmapCamera, ColmapCamera], Maps] = distortion_map,
     ) -> None:
         self._budget, self._compute = budget_bytes, compute
         self._maps: OrderedDict[tuple, Maps] = OrderedDict()
+        self._held = 0
         self._lock = Lock()
 
     def get(self, camera: ColmapCamera, pinhole: ColmapCamera) -> Maps:
@@ -80,7 +81,12 @@ class MapCache:
                 return self._maps[key]
         maps = self._compute(camera, pinhole)
         with self._lock:
+            self._held += _nbytes(maps) - (_nbytes(self._maps[key]) if key in self._maps else 0)
             self._maps[key] = maps
-            while len(self._maps) > 1 and sum(a.nbytes + b.nbytes for a, b in self._maps.values()) > self._budget:
-                self._maps.popitem(last=False)
+            while len(self._maps) > 1 and self._held > self._budget:
+                self._held -= _nbytes(self._maps.popitem(last=False)[1])
         return maps
+
+
+def _nbytes(maps: Maps) -> int:
+    return maps[0].nbytes + maps[1].nbytes

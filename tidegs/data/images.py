@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 
 from tidegs import timeline
-from tidegs.data.distortion_map import MapCache
+from tidegs.data.distortion_map import MAP_CACHE_BYTES, MapCache
 from tidegs.data.image_source import ImageSource
 from tidegs.data.scene import Camera
 
@@ -49,7 +49,7 @@ class ImageCache:
         self._entries: dict[int, Loaded] = {}
         self._pending: set[int] = set()
         self._errors: dict[int, BaseException] = {}
-        self._maps = MapCache()
+        self._maps = MapCache(min(MAP_CACHE_BYTES, budget_bytes))  # small images, as ever many, have small maps
         self._changed = Condition()
         self._closed = False
         self.announce(())
