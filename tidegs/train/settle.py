@@ -41,13 +41,18 @@ def events_of(strategy: Strategy | None, last_step: int) -> list[Event]:
 def is_owed(strategy: Strategy | None, dense: bool, steps: list[int], rows: np.ndarray, step: int) -> np.ndarray:
     """bool [n]: whether blocks (their `rows` of the table) must be settled before `step`; `steps`: of the events."""
     if isinstance(strategy, MCMCStrategy):
-        due = rows["relocated"] + rows["added"] + rows["doomed"] > 0
+        due = _is_drawn(rows)
     else:
         at = bisect.bisect_left(steps, step)
         due = rows["event"] < (steps[at - 1] if at else 0)
     if dense:
         due |= (rows["adam"] > 0) & (rows["adam"] < step)
     return due & (rows["count"] > 0)
+
+
+def _is_drawn(rows: np.ndarray | np.void) -> np.ndarray:
+    """bool: whether relocation or growth has drawn on blocks since they settled."""
+    return rows["relocated"] + rows["added"] + rows["doomed"] > 0
 
 
 class Settler:
@@ -141,15 +146,15 @@ class Settler:
     def _settle_block(self, block: int, slot: np.ndarray, row: np.void, step: int) -> tuple[Planes | None, int]:
         """The block's rows once it is settled (None: as they are), and how many."""
         planes, count = planes_of(self._layout, slot), int(row["count"])
-        if self._strategy is None or isinstance(self._strategy, MCMCStrategy):
-            drawn = bool(self._strategy) and row["relocated"] + row["added"] + row["doomed"] > 0
-            if self._strategy and drawn:  # before it catches up: what was drawn goes by the rows as they were then
+        changed = False
+        if not isinstance(self._strategy, DefaultStrategy):
+            if isinstance(self._strategy, MCMCStrategy) and _is_drawn(row):  # goes by the rows before they catch up
                 planes, count = self._relocate(self._strategy, block, planes, row, step)
-            changed = self._rested(planes, count, row, step)
-            return (planes if changed or drawn else None), count
+                changed = True
+            changed |= self._rested(planes, count, row, step)
+            return (planes if changed else None), count
         first = bisect.bisect_right(self._steps, int(row["event"]))
         last = bisect.bisect_left(self._steps, step)
-        changed = False
         for event in self._events[first:last]:
             changed = True
             self._rested(planes, count, row, event.step + 1)
