@@ -18,7 +18,7 @@ from tidegs.store.files import Files
 from tidegs.store.grid import Grid, partition
 from tidegs.store.ingest import IngestOptions, ingest_gaussians, ingest_points
 from tidegs.store.sizes import CLASSES, SizeHistogram
-from tidegs.store.spatial import Box, Neighbours, Sample, hilbert_of_cells
+from tidegs.store.spatial import Box, Neighbours, Sample, hilbert_of_cells, survey
 from tidegs.store.spool import Spool
 
 TIGHT = IngestOptions(memory_budget=2 << 20)  # forces the external path from about 6,000 points on
@@ -201,9 +201,9 @@ def test_far_outliers_keep_their_place() -> None:
 def test_the_sample_does_not_depend_on_order() -> None:
     xyz = np.random.default_rng(0).normal(size=(150_000, 3)).astype(np.float32)
     one, two = Sample(), Sample()
-    one.add(xyz)
+    one.add(xyz, survey(xyz, 3)[0])
     for part in np.array_split(xyz[::-1], 7):
-        two.add(part)
+        two.add(part, survey(np.ascontiguousarray(part), 3)[0])
     assert np.array_equal(one.box().center, two.box().center)
     assert one.box().half == two.box().half
     assert len(one.xyz) < len(xyz)

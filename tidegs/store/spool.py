@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from tidegs.store.files import Files
 from tidegs.store.spatial import group_rows
 
 _PIECE = 1 << 20  # bytes of a bucket that are written at once
+T = TypeVar("T")
 
 
 class Spool:
@@ -128,3 +131,20 @@ def put_grouped(spool: Spool, group: np.ndarray, groups: int, rows: np.ndarray) 
     rows, start = group_rows(rows, group, groups)
     for name in np.flatnonzero(np.diff(start)).tolist():
         spool.put(name, rows[start[name] : start[name + 1]])
+
+
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """The items, each made by another thread while the one before it is in use."""
+    source = iter(items)
+    with ThreadPoolExecutor(1) as pool:
+        item = pool.submit(lambda: [*_first(source)]).result()
+        while item:
+            following = pool.submit(lambda: [*_first(source)])
+            yield item[0]
+            item = following.result()
+
+
+def _first(source: Iterator[T]) -> Iterator[T]:
+    for item in source:
+        yield item
+        return
