@@ -20,6 +20,32 @@ uint32_t cell(double u) {
     return static_cast<uint32_t>(std::min(std::max(at, 0.0), static_cast<double>((1 << 20) - 1)));
 }
 
+// `cell` of component k of rows that begin with three floats; n of them, in groups that fit in registers.
+TIDEGS_WIDE void cells_of(const uint8_t* rows, int64_t n, int64_t stride, int k, double center, double half, int shift,
+                          uint32_t* at) {
+    constexpr int64_t kGroup = 16;
+    for (int64_t first = 0; first < n; first += kGroup) {
+        double x[kGroup] = {};
+        int32_t found[kGroup];
+        const int64_t m = std::min(kGroup, n - first);
+        for (int64_t i = 0; i < m; ++i) {
+            float v;
+            std::memcpy(&v, rows + (first + i) * stride + 4 * k, sizeof v);
+            x[i] = v;
+        }
+        for (int64_t i = 0; i < kGroup; ++i) {
+            double u = (x[i] - center) / half;
+            const double far = std::copysign(2 - 1 / std::fabs(u), u);
+            u = std::fabs(u) > 1 ? far : u;
+            double c = (u + 2) * (1 << 18);
+            c = c > 0 ? c : 0;
+            c = c < (1 << 20) - 1 ? c : (1 << 20) - 1;
+            found[i] = static_cast<int32_t>(c) >> shift;
+        }
+        for (int64_t i = 0; i < m; ++i) at[first + i] = static_cast<uint32_t>(found[i]);
+    }
+}
+
 constexpr int64_t kAhead = 16;  // rows, in arbitrary places of memory, asked for ahead of their use
 
 constexpr int64_t kRows = 1 << 14;  // of one job
@@ -81,11 +107,8 @@ TIDEGS_API void tidegs_store_hilbert(const uint8_t* rows, int64_t n, int64_t str
         uint32_t at[3][kPart];
         for (int64_t first = begin; first < end; first += kPart) {
             const int64_t m = std::min(kPart, end - first);
-            for (int64_t i = 0; i < m; ++i) {
-                float xyz[3];
-                std::memcpy(xyz, rows + (first + i) * stride, sizeof xyz);
-                for (int k = 0; k < 3; ++k) at[k][i] = cell((xyz[k] - center[k]) / half) >> (kBits - bits);
-            }
+            for (int k = 0; k < 3; ++k)
+                cells_of(rows + first * stride, m, stride, k, center[k], half, kBits - bits, at[k]);
             hilbert(at[0], at[1], at[2], m, bits, key + first);
         }
     });

@@ -10,6 +10,7 @@ from tidegs.gaussians.layout import RECORD_PLANES, SCRATCH_PLANES, RecordLayout
 from tidegs.store.block_store import BlockStore
 from tidegs.store.files import Files
 from tidegs.store.format import seed_nbytes
+from tidegs.store.grid import Grid
 from tidegs.store.memory import aligned_slots
 from tidegs.store.seeds import seed_planes
 
@@ -34,6 +35,14 @@ def random_seeds(layout: RecordLayout, count: int, rng: np.random.Generator) -> 
     floats[3, :count] = rng.normal(size=count)
     colors[:, :count] = rng.integers(0, 256, (count, 3)).T
     return seeds
+
+
+def coordinates(grid: Grid, xyz: np.ndarray) -> np.ndarray:
+    """Cell coordinates int64 [n, 3] of float64 positions: what csrc/store/spatial.cpp does, in numpy."""
+    u = (xyz - grid.box.center) / grid.box.half
+    far = np.abs(u) > 1
+    u[far] = np.copysign(2 - 1 / np.abs(u[far]), u[far])
+    return np.clip((u + 2) * (0.25 * (1 << grid.levels)), 0, (1 << grid.levels) - 1).astype(np.int64)
 
 
 def read_slots(store: BlockStore, blocks: list[int] | None = None) -> np.ndarray:

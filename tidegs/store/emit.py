@@ -21,6 +21,7 @@ from tidegs.store.sizes import CLASSES, SizeHistogram
 from tidegs.store.spatial import threads
 
 POINT_DTYPE = np.dtype([("xyz", np.float32, 3), ("rgb", np.uint8, 3)])
+_RGB_AT = 12  # byte of a point's colour
 _BATCH_NBYTES = 8 << 20
 _BATCHES = 4  # being filled, waiting or being written
 _JOIN_SHARE = 8  # a class that would fill less than an eighth of a block joins the next smaller one
@@ -147,7 +148,7 @@ class SeedWriter(BlockWriter):
         n = len(rows)
         floats, colors = seed_planes(self.store.layout, slot)
         rows.fill_columns(floats[:3])
-        rows.fill_columns(colors, at=POINT_DTYPE.fields["rgb"][1])
+        rows.fill_columns(colors, at=_RGB_AT)
         floats[3, :n] = log_extent
         floats[:, n:], colors[:, n:] = 0, 0
         table_row["opacity_mass"] = n * self._opacity

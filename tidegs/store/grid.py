@@ -38,13 +38,6 @@ class Grid:
         """Number of the cell of each point (as `spatial.hilbert` takes them) along the Hilbert curve, int64 [n]."""
         return hilbert(xyz, self.box, self.levels).view(np.int64)
 
-    def coordinates(self, xyz: np.ndarray) -> np.ndarray:
-        """Cell coordinates int64 [n, 3] of float64 positions; the same map as in csrc/store/spatial.cpp."""
-        u = (xyz - self.box.center) / self.box.half
-        far = np.abs(u) > 1
-        u[far] = np.copysign(2 - 1 / np.abs(u[far]), u[far])
-        return np.clip((u + 2) * (0.25 * (1 << self.levels)), 0, (1 << self.levels) - 1).astype(np.int64)
-
     def number(self, at: np.ndarray) -> np.ndarray:
         """Numbers int64 [n] of cell coordinates."""
         return hilbert_of_cells(at, self.levels)
@@ -66,9 +59,11 @@ class Buckets:
     def of_place(self) -> np.ndarray:
         """The bucket of each cell by its coordinates, int32 [x, y, z]."""
         side = 1 << self.grid.levels
-        plane = np.stack(np.meshgrid(0, np.arange(side), np.arange(side), indexing="ij"), axis=-1).reshape(-1, 3)
-        places = [self.of_cell[self.grid.number(plane + [x, 0, 0])] for x in range(side)]
-        return np.stack(places).reshape(side, side, side)
+        out = np.empty((side, side, side), np.int32)
+        for x in range(side):  # a plane at a time: cells are many
+            plane = np.stack(np.meshgrid(x, np.arange(side), np.arange(side), indexing="ij"), axis=-1)
+            out[x] = self.of_cell[self.grid.number(plane.reshape(-1, 3))].reshape(side, side)
+        return out
 
     def overlapped(self, xyz: np.ndarray, best: np.ndarray, own: int) -> tuple[np.ndarray, np.ndarray]:
         """Pairs (row, bucket) of all buckets but `own` that may hold one of the three nearest of points (float32

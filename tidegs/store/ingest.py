@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -136,8 +137,8 @@ class _Work:
         self._sample = Sample()
         self.store = BlockStore.create(path, layout, seed_opacity, files=self._files)
         self._most = max(1, options.memory_budget // 2 // (dtype.itemsize + _SORT_NBYTES))  # rows of a bucket
-        self.rows = self.spool("rows", dtype, self._most * dtype.itemsize)
-        self._bar = tqdm(unit=" rows", unit_scale=True, desc="reading", disable=not options.progress)
+        self.rows = self.spool("rows", dtype, max(options.memory_budget // 8, self._most * dtype.itemsize))
+        self._bar: tqdm[Any] = tqdm(unit=" rows", unit_scale=True, desc="reading", disable=not options.progress)
 
     def __enter__(self) -> _Work:
         return self
@@ -162,16 +163,17 @@ class _Work:
 
     def gather(self, chunks: Iterable[np.ndarray], see: Callable[[np.ndarray], None] | None = None) -> None:
         """Takes all input."""
-        for rows in ahead(chunks):
-            hashes, finite = survey(rows, self._floats)
-            if not finite.all():
-                bad = self.rows.rows + int(np.argmin(finite))
-                raise FormatError(f"row {bad} of the input is not finite: remove such rows from it")
-            self._sample.add(xyz_of(rows), hashes)
-            if see:
-                see(rows)
-            self.rows.put(0, rows)
-            self._bar.update(len(rows))
+        with closing(ahead(chunks)) as source:
+            for rows in source:
+                hashes, finite = survey(rows, self._floats)
+                if not finite.all():
+                    bad = self.rows.rows + int(np.argmin(finite))
+                    raise FormatError(f"row {bad} of the input is not finite: remove such rows from it")
+                self._sample.add(xyz_of(rows), hashes)
+                if see:
+                    see(rows)
+                self.rows.put(0, rows)
+                self._bar.update(len(rows))
         if self.rows.rows == 0:
             raise FormatError("the input holds no points: a store needs at least one")
 
@@ -181,12 +183,14 @@ class _Work:
         if self.rows.rows <= self._most:
             return Buckets(cells, np.zeros(cells.cells, np.int32), 1)
         counts = np.zeros(cells.cells, np.int64)
-        for rows in self._phase("counting", ahead(self.rows.chunks(0))):
-            counts += np.bincount(cells.cell_of(rows), minlength=cells.cells)
+        with closing(ahead(self.rows.chunks(0))) as chunks:
+            for rows in self._phase("counting", chunks):
+                counts += np.bincount(cells.cell_of(rows), minlength=cells.cells)
         buckets = partition(counts, cells, self._most)
         parts = self.spool("parts", self._dtype)
-        for rows in self._phase("distributing", ahead(self.rows.take(0))):
-            put_grouped(parts, buckets.of(rows), buckets.count, rows)
+        with closing(ahead(self.rows.take(0))) as chunks:
+            for rows in self._phase("distributing", chunks):
+                put_grouped(parts, buckets.of(rows), buckets.count, rows)
         self.rows.close()
         self.rows = parts
         return buckets
@@ -205,9 +209,10 @@ class _Work:
                     order = spatial_order(np.concatenate([hilbert(part, buckets.grid.box) for part in rows.held]), rows)
                     yield b, rows[order], log_extent(b, rows.held)[order]
 
-        for b, rows, extent in self._phase("writing", ahead(ordered()), buckets.count):
-            writer.add(rows, extent)
-            self.rows.drop(b)
+        with closing(ahead(ordered())) as sorted_buckets:
+            for b, rows, extent in self._phase("writing", sorted_buckets, buckets.count):
+                writer.add(rows, extent)
+                self.rows.drop(b)
         writer.close()
 
     def finish(self, meta: bytes) -> BlockStore:
@@ -218,5 +223,6 @@ class _Work:
 
     def _phase(self, name: str, steps: Iterable[T], count: int | None = None) -> Iterable[T]:
         self._bar.close()
-        self._bar = tqdm(steps, desc=name, total=count, disable=not self._options.progress, leave=False)
-        return self._bar
+        bar = tqdm(steps, desc=name, total=count, disable=not self._options.progress, leave=False)
+        self._bar = bar
+        return bar

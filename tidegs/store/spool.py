@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -133,18 +134,15 @@ def put_grouped(spool: Spool, group: np.ndarray, groups: int, rows: np.ndarray) 
         spool.put(name, rows[start[name] : start[name + 1]])
 
 
-def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The items, each made by another thread while the one before it is in use."""
+def ahead(items: Iterable[T]) -> Generator[T, None, None]:
+    """The items, each made by another thread while the one before it is in use; once closed, none is being made."""
     source = iter(items)
+
+    def following() -> list[T]:
+        return list(islice(source, 1))
+
     with ThreadPoolExecutor(1) as pool:
-        item = pool.submit(lambda: [*_first(source)]).result()
-        while item:
-            following = pool.submit(lambda: [*_first(source)])
+        made = pool.submit(following)
+        while item := made.result():
+            made = pool.submit(following)
             yield item[0]
-            item = following.result()
-
-
-def _first(source: Iterator[T]) -> Iterator[T]:
-    for item in source:
-        yield item
-        return
