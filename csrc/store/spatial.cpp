@@ -6,9 +6,11 @@
 #include <cstring>
 #include <vector>
 
+#include "store/columns.hpp"
 #include "store/curve.hpp"
 #include "store/neighbours.hpp"
 #include "store/pool.hpp"
+#include "store/prefetch.hpp"
 
 namespace tidegs::store {
 namespace {
@@ -25,9 +27,10 @@ TIDEGS_WIDE void cells_of(const uint8_t* rows, int64_t n, int64_t stride, int k,
                           uint32_t* at) {
     constexpr int64_t kGroup = 16;
     for (int64_t first = 0; first < n; first += kGroup) {
-        double x[kGroup] = {};
+        double x[kGroup];
         int32_t found[kGroup];
         const int64_t m = std::min(kGroup, n - first);
+        if (m < kGroup) std::fill_n(x, kGroup, 0.0);
         for (int64_t i = 0; i < m; ++i) {
             float v;
             std::memcpy(&v, rows + (first + i) * stride + 4 * k, sizeof v);
@@ -46,8 +49,6 @@ TIDEGS_WIDE void cells_of(const uint8_t* rows, int64_t n, int64_t stride, int k,
     }
 }
 
-constexpr int64_t kAhead = 16;  // rows, in arbitrary places of memory, asked for ahead of their use
-
 constexpr int64_t kRows = 1 << 14;  // of one job
 
 // Runs job(first, end) on all of n rows, on so many threads.
@@ -65,26 +66,6 @@ inline uint64_t mix(uint64_t v) {
     v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9ull;
     v = (v ^ v >> 27) * 0x94D049BB133111EBull;
     return v ^ v >> 31;
-}
-
-inline void prefetch(const void* row, int64_t nbytes) {
-    const auto* p = static_cast<const uint8_t*>(row);
-    for (int64_t at = 0; at < nbytes; at += 64) __builtin_prefetch(p + at);
-    __builtin_prefetch(p + nbytes - 1);
-}
-
-// Sixteen rows, a cache line of each column of floats, at a time.
-template <typename T>
-void to_columns(const uint8_t* const* row, int64_t n, int64_t at, T* const* column, int64_t components) {
-    constexpr int64_t kLine = 16;
-    const auto nbytes = static_cast<int64_t>(sizeof(T)) * components;
-    for (int64_t first = 0; first < n; first += kLine) {
-        const int64_t m = std::min(kLine, n - first);
-        for (int64_t i = first + kLine; i < std::min(n, first + 2 * kLine); ++i) prefetch(row[i] + at, nbytes);
-        for (int64_t k = 0; k < components; ++k)
-            for (int64_t i = 0; i < m; ++i)
-                std::memcpy(column[k] + first + i, row[first + i] + at + sizeof(T) * k, sizeof(T));
-    }
 }
 
 }  // namespace
