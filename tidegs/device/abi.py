@@ -127,13 +127,6 @@ def camera(view: View, settings: RenderSettings) -> CCamera:
     return out
 
 
-def drift(settings: AdamSettings) -> float:
-    """How far momentum alone can still take a value, in learning rates times |m| / sqrt(v): the sum of the powers of
-    beta1 / sqrt(beta2), by which that ratio shrinks in each step; a little more, over any rounding."""
-    ratio = settings.beta1 / math.sqrt(settings.beta2)
-    return 1.01 * ratio / (1.0 - ratio)
-
-
 def adam(settings: AdamSettings) -> CAdam:
     """Adam with the bias corrections of its step, in float64 before rounding."""
     correction = 1.0 - settings.beta1**settings.step
@@ -143,5 +136,5 @@ def adam(settings: AdamSettings) -> CAdam:
     out.inv_sqrt_bias2 = 1.0 / math.sqrt(1.0 - settings.beta2**settings.step)
     out.opacity_reg, out.scale_reg = settings.opacity_reg, settings.scale_reg
     out.cameras = settings.cameras
-    out.drift = drift(settings) if settings.dense else 0.0
+    out.drift = settings.drift if settings.dense else 0.0
     return out

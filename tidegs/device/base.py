@@ -5,6 +5,7 @@ Invariant: nothing above this file knows where the arena lies or who rasterizes.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntFlag
@@ -73,6 +74,13 @@ class AdamSettings:
     scale_reg: float = 0.0
     cameras: int = 0
     dense: bool = False
+
+    @property
+    def drift(self) -> float:
+        """How far momentum alone can still take a value, in learning rates times |m| / sqrt(v): the sum of the powers
+        of beta1 / sqrt(beta2), by which that ratio shrinks in each step; a little more, over any rounding."""
+        ratio = self.beta1 / math.sqrt(self.beta2)
+        return 1.01 * ratio / (1.0 - ratio)
 
 
 @dataclass(frozen=True)

@@ -204,11 +204,45 @@ def adam_marked_kernel(
 
 
 @triton.jit
-def bounds_kernel(
-    arena, slots, counts, out, margin,
+def adam_rest_kernel(
+    arena, slots, counts, took,
+    means_rate, quats_rate, scales_rate, opacities_rate, sh0_rate, shN_rate, gain1, beta2, gain2, eps, inv_sqrt_bias2,
+    REST: tl.constexpr, REST_AT: tl.constexpr, M_BASE: tl.constexpr, M_REST: tl.constexpr,
+    V_BASE: tl.constexpr, V_REST: tl.constexpr,
     SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """out [n, 7]: least mean, greatest mean, greatest scale times `margin`, of each block's rows in use. Grid: (n,)."""
+    """Adam without gradients on the rows of whole slots that `took` (int8 [m, CAPACITY]) has not. Grid: (m, CAPACITY /
+    ROWS)."""
+    block = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
+    mask = row < tl.load(counts + block)
+    mask = mask & (tl.load(took + block * CAPACITY + row, mask=mask, other=1) == 0)
+    none = tl.full((ROWS,), 0.0, tl.float32)
+    for c in tl.static_range(14):
+        rate = _rate(c, means_rate, quats_rate, scales_rate, opacities_rate, sh0_rate)
+        to = at + c * CAPACITY
+        _adam(to, to + M_BASE, to + V_BASE, none, mask, rate, gain1, beta2, gain2, eps, inv_sqrt_bias2)
+    for c in range(REST):
+        to = at + c * CAPACITY
+        _adam(to + REST_AT, to + M_REST, to + V_REST, none, mask, shN_rate, gain1, beta2, gain2, eps, inv_sqrt_bias2)
+
+
+@triton.jit
+def _way(at, M_BASE: tl.constexpr, V_BASE: tl.constexpr, mask, reach, eps):
+    """Where momentum alone takes a component at most; see rows.Reach."""
+    moment = tl.load(at + M_BASE, mask=mask, other=0.0)
+    return -reach * moment / (tl.sqrt(tl.load(at + V_BASE, mask=mask, other=0.0)) + eps)
+
+
+@triton.jit
+def bounds_kernel(
+    arena, slots, counts, out, margin, means_reach, scales_reach, eps,
+    DENSE: tl.constexpr, M_BASE: tl.constexpr, V_BASE: tl.constexpr,
+    SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """out [n, 7]: least mean, greatest mean, greatest scale times `margin`, of each block's rows in use; where DENSE,
+    wherever momentum can take them. Grid: (n,)."""
     block = tl.program_id(0)
     count = tl.load(counts + block)
     at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS
@@ -220,9 +254,15 @@ def bounds_kernel(
         for first in range(0, count, ROWS):
             row = first + tl.arange(0, ROWS)
             used = row < count
-            least = tl.minimum(least, tl.load(at + c * CAPACITY + row, mask=used, other=inf))
-            most = tl.maximum(most, tl.load(at + c * CAPACITY + row, mask=used, other=-inf))
-            extent = tl.maximum(extent, tl.load(at + (7 + c) * CAPACITY + row, mask=used, other=-inf))
+            mean, scale = at + c * CAPACITY + row, at + (7 + c) * CAPACITY + row
+            low = tl.load(mean, mask=used, other=inf)
+            high = tl.load(mean, mask=used, other=-inf)
+            size = tl.load(scale, mask=used, other=-inf)
+            if DENSE:
+                way = _way(mean, M_BASE, V_BASE, used, means_reach, eps)
+                low, high = tl.minimum(low, low + way), tl.maximum(high, high + way)
+                size = tl.maximum(size, size + _way(scale, M_BASE, V_BASE, used, scales_reach, eps))
+            least, most, extent = tl.minimum(least, low), tl.maximum(most, high), tl.maximum(extent, size)
         tl.store(out + block * 7 + c, tl.min(least, 0))
         tl.store(out + block * 7 + 3 + c, tl.max(most, 0))
     tl.store(out + block * 7 + 6, tl.exp(tl.max(extent, 0)) * margin)

@@ -109,6 +109,23 @@ def adam_numbers(adam: AdamSettings) -> AdamNumbers:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """How far momentum alone can still take rows: the factors of |m| / (sqrt(v) + eps)."""
+
+    means: float
+    scales: float
+    eps: float
+
+
+def reach_of(adam: AdamSettings) -> Reach | None:
+    """None where only rows that cameras see move."""
+    if not adam.dense:
+        return None
+    rates = adam_numbers(adam).rates
+    return Reach(rates[0] * adam.drift, rates[2] * adam.drift, adam.eps)
+
+
+@dataclass(frozen=True)
 class Culling:
     """The limits of gsplat's culling that the gather applies ahead of it, never more strictly."""
 

@@ -18,6 +18,7 @@ from tidegs.device.cuda.rows import (
     Camera,
     Culling,
     Params,
+    Reach,
 )
 from tidegs.gaussians.layout import BASE_COMPONENTS, BASE_FIELDS
 
@@ -117,6 +118,14 @@ def adam_marked(arena: Arena, slots: Tensor, counts: Tensor, sh_degree: int, ada
     return marks.sum(1, dtype=torch.int32)
 
 
+def adam_rest(arena: Arena, slots: Tensor, counts: Tensor, took: Tensor, sh_degree: int, adam: AdamNumbers) -> None:
+    """Adam without gradients on the rows of the slots (int32 [m]) that are not in `took` (bool [m, capacity])."""
+    rows = torch.arange(arena.layout.capacity, device=took.device)
+    block, row = ((rows < counts[:, None]) & ~took).nonzero(as_tuple=True)
+    none = arena.floats.new_zeros(len(row), BASE_COMPONENTS + 3 * (sh_degree + 1) ** 2 - 3)
+    _adam(arena, slots.long()[block], row, none, adam)
+
+
 def _adam(arena: Arena, slot: Tensor, row: Tensor, grads: Tensor, adam: AdamNumbers) -> None:
     base_rates = [rate for rate, field in zip(adam.rates, BASE_FIELDS.values(), strict=False) for _ in _range(field)]
     for kind, grad, rate in (
@@ -138,11 +147,19 @@ def _range(field: slice) -> range:
     return range(field.start, field.stop)
 
 
-def bounds(arena: Arena, blocks: Blocks) -> Tensor:
-    """Least mean, greatest mean and greatest scale of each block's rows in use, float32 [n, 7]."""
+def bounds(arena: Arena, blocks: Blocks, reach: Reach | None = None) -> Tensor:
+    """Least mean, greatest mean and greatest scale of each block's rows in use, wherever momentum can take them within
+    `reach`; float32 [n, 7]."""
     base = arena.plane("base")[blocks.slots.long()]
+    means = farthest = base[:, 0:3]
+    scales = base[:, 7:10]
+    if reach is not None:
+        m, v = (arena.plane(name)[blocks.slots.long()] for name in ("m_base", "v_base"))
+        ways = m / (torch.sqrt(v) + reach.eps)
+        farthest = means - reach.means * ways[:, 0:3]
+        scales = torch.maximum(scales, scales - reach.scales * ways[:, 7:10])
     used = torch.arange(arena.layout.capacity, device=base.device) < blocks.counts[:, None]
-    least = base[:, 0:3].masked_fill(~used[:, None], float("inf")).amin(2)
-    most = base[:, 0:3].masked_fill(~used[:, None], float("-inf")).amax(2)
-    scale = base[:, 7:10].masked_fill(~used[:, None], float("-inf")).amax((1, 2))
+    least = torch.minimum(means, farthest).masked_fill(~used[:, None], float("inf")).amin(2)
+    most = torch.maximum(means, farthest).masked_fill(~used[:, None], float("-inf")).amax(2)
+    scale = scales.masked_fill(~used[:, None], float("-inf")).amax((1, 2))
     return torch.cat([least, most, (torch.exp(scale) * EXTENT_MARGIN)[:, None]], 1)

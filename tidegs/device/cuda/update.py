@@ -18,7 +18,7 @@ from tidegs.device.cuda import memory, statistics
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.frame import PendingUpdates
 from tidegs.device.cuda.picture import Part, Picture
-from tidegs.device.cuda.rows import Blocks, Params, adam_numbers
+from tidegs.device.cuda.rows import Blocks, Params, Reach, adam_numbers, reach_of
 from tidegs.device.cuda.staging import Pending, to_device
 from tidegs.device.cuda.streams import Streams
 from tidegs.gaussians.layout import BASE_FIELDS
@@ -44,17 +44,28 @@ class Updater:
         summing = ~(first & last)
         numbers = adam_numbers(adam)
         visible = torch.zeros(len(last), dtype=torch.int32, device=self.arena.device)
+        took = self._nobody(len(last)) if adam.dense else None
         if (summing & first).any():
             self.ops.clear_marks(self.arena, blocks.slots[self._where(summing & first)])
         if len(part.rows):
-            self._rows(picture, part, blocks, summing, adam, visible)
+            self._rows(picture, part, blocks, summing, adam, visible, took)
         part.forget_graph()
         if (summing & last).any():
             where = self._where(summing & last)
             slots, counts = blocks.slots[where], blocks.counts[where]
             self._regularise_sums(slots, adam)
             visible[where] = self.ops.adam_marked(self.arena, slots, counts, picture.settings.sh_degree, numbers)
-        return self._learn(blocks, visible, scratch=summing & ~last)
+            if took is not None:
+                took[where] = self.arena.plane("grads")[slots.long(), -1] > 0.0
+        if took is not None and last.any():
+            where = self._where(last)
+            slots, counts = blocks.slots[where], blocks.counts[where]
+            self.ops.adam_rest(self.arena, slots, counts, took[where], picture.settings.sh_degree, numbers)
+        return self._learn(blocks, visible, (summing & ~last) | (last & adam.dense), reach_of(adam))
+
+    def _nobody(self, blocks: int) -> Tensor:
+        """bool [blocks, capacity]: no row."""
+        return torch.zeros(blocks, self.arena.layout.capacity, dtype=torch.bool, device=self.arena.device)
 
     def _where(self, blocks: np.ndarray) -> Tensor:
         return to_device(np.flatnonzero(blocks), self.arena.device)
@@ -67,8 +78,9 @@ class Updater:
         summing: np.ndarray,
         adam: AdamSettings,
         visible: Tensor,
+        took: Tensor | None,
     ) -> None:
-        """Sums or updates the part's rows, and counts those that were updated."""
+        """Sums or updates the part's rows, counts those that were updated, and marks them in `took`."""
         straight, numbers = to_device(~summing, self.arena.device), adam_numbers(adam)
 
         def prepare(a: int, b: int) -> tuple[int, int, Params, Params]:
@@ -85,6 +97,8 @@ class Updater:
                 statistics.regularise(grads, alone, adam)
                 self.ops.adam_rows(self.arena, blocks, rows, seen & alone, params, grads, numbers)
                 visible.index_add_(0, block_of_row, (seen & alone).to(torch.int32))
+                if took is not None:
+                    took.view(-1)[rows] = seen & alone
             if summing.any():
                 self.ops.add_grads(self.arena, blocks, rows, seen & ~alone, params, grads)
 
@@ -101,17 +115,17 @@ class Updater:
         sums[at, SCALES] += torch.where(marked, adam.scale_reg * scales, 0.0)
         sums[at, OPACITIES] += torch.where(marked, adam.opacity_reg * opacities * (1.0 - opacities), 0.0)
 
-    def _learn(self, blocks: Blocks, visible: Tensor, scratch: np.ndarray) -> BlockUpdates:
-        """Bounds and counts, on their way to the host. `scratch` (bool [n]): blocks whose scratch planes changed."""
+    def _learn(self, blocks: Blocks, visible: Tensor, touched: np.ndarray, reach: Reach | None) -> BlockUpdates:
+        """Bounds and counts, on their way to the host. `touched` (bool [n]): blocks that changed, whatever was seen."""
         if not len(blocks):
             none = np.zeros((0, 3), np.float32)
             return BlockUpdates(none, none, none[:, 0], np.zeros(0, np.int32), np.zeros(0, bool))
-        learned = torch.cat([self.ops.bounds(self.arena, blocks), visible.to(torch.float32)[:, None]], 1)
+        learned = torch.cat([self.ops.bounds(self.arena, blocks, reach), visible.to(torch.float32)[:, None]], 1)
         pending = Pending(self.streams, learned)
 
         def fetch() -> BlockUpdates:
             numbers = pending.get()
             seen = numbers[:, 7].astype(np.int32)
-            return BlockUpdates(numbers[:, 0:3], numbers[:, 3:6], numbers[:, 6], seen, (seen > 0) | scratch)
+            return BlockUpdates(numbers[:, 0:3], numbers[:, 3:6], numbers[:, 6], seen, (seen > 0) | touched)
 
         return PendingUpdates(fetch)
