@@ -56,6 +56,7 @@ def record() -> list[Recorder]:
     launch.add_grads(arena, held, rows, take, params, params)
     launch.adam_marked(arena, held.slots, held.counts, 3, numbers)
     launch.adam_rest(arena, held.slots, held.counts, torch.zeros(1, 4096, dtype=torch.bool), 3, numbers)
+    launch.noise(arena, held, torch.zeros(1, dtype=torch.int64), torch.ones(1), 0.005)
     launch.bounds(arena, held, Reach(1.0, 1.0, 1e-15))
     ssim.l1_ssim(torch.zeros(48, 64, 3), torch.zeros(48, 64, 3, dtype=torch.uint8), 0.2, 1.0)
     return recorders

@@ -13,7 +13,7 @@ from tests.cuda.test_parity import FIRST, LAST, MIDDLE, assert_slots_agree, asse
 from tests.cuda.test_training import WARM_UP, assert_same_scene, train_on_cuda
 from tests.device.harness import look, random_scene
 from tests.training import settings, train
-from tidegs.device.base import RenderSettings
+from tidegs.device.base import MeanNoise, RenderSettings
 from tidegs.store.block_store import BlockStore
 
 
@@ -70,15 +70,27 @@ def test_dense_adam(cameras):
     assert_slots_agree(cuda, cpu)
 
 
+@pytest.mark.parametrize("dense", [False, True])
+def test_noise_on_means(dense):
+    cuda, cpu = both(random_scene(150, 10, spread=4.0), layout_for())
+    n, adam = len(cuda.slots), replace(ADAM, dense=dense)
+    noise = MeanNoise(np.arange(n, dtype=np.uint64) + 2**63, np.linspace(1, 9, n, dtype=np.float32), 0.2)
+    for held in (cuda, cpu):
+        step(held, look(64, 48), adam=replace(adam, lrs=(0.0,) * 6))
+    made, wanted = (held.device.add_noise(held.blocks(), noise, adam) for held in (cuda, cpu))
+    np.testing.assert_allclose(cuda.rows("base"), cpu.rows("base"), rtol=1e-5, atol=1e-5)
+    for name in ("lo", "hi", "extent", "mass", "dead"):
+        np.testing.assert_allclose(getattr(made, name), getattr(wanted, name), rtol=1e-3 if dense else 1e-5, atol=1e-5)
+    assert cuda.device.streams.checked > 0
+
+
 def test_slots_are_edited_in_order_with_kernels_and_copies():
     held = hold(cuda_on_cpu(), random_scene(128, 3), layout_for())
     device = held.device
     step(held, look(40, 30))
     before = held.rows("base")
-    nbytes = held.layout.plane_nbytes("base")
-    with device.edit(held.slots, nbytes) as slots:
+    with device.edit(held.slots) as slots:
         for slot in slots:
-            assert slot.nbytes == nbytes
             held.layout.view(slot, "base")[10] = 3.0
     after = held.rows("base")
     assert (after[10] == 3).all()

@@ -140,6 +140,22 @@ def test_adam_on_rows_without_gradients():
     same_memory(lambda: run(launch), lambda: run(twins))
 
 
+def test_noise_on_means():
+    keys, scales = torch.tensor([3, -5, 2**62], dtype=torch.int64), torch.tensor([0.5, 2.0, 9.0])
+
+    def run(ops) -> tuple[Tensor, Tensor]:
+        b = bench(8)
+        before = b.memory()
+        learned = ops.noise(b.arena, b.blocks, keys[: len(b.blocks)], scales[: len(b.blocks)], 0.3)
+        assert (before != b.memory())[:, : 3 * 64].any()
+        return b.memory(), learned
+
+    (memory, learned), (wanted, expected) = run(launch), run(twins)
+    torch.testing.assert_close(memory, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(learned, expected, rtol=1e-6, atol=0)
+    assert (expected > 0).all()
+
+
 @pytest.mark.parametrize("reach", [None, Reach(0.3, 0.2, 1e-15)], ids=["resting", "moving"])
 def test_bounds(reach):
     b = bench(6)

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from tidegs.device import native
-from tidegs.device.base import AdamSettings, RenderSettings, View
+from tidegs.device.base import AdamSettings, MeanNoise, RenderSettings, View
 from tidegs.gaussians.layout import RecordLayout
 
 
@@ -66,6 +66,21 @@ class CAdam(c.Structure):
     ]
 
 
+class CNoise(c.Structure):
+    """Noise for the means of blocks."""
+
+    _fields_ = [
+        *((name, c.c_void_p) for name in ("keys", "scales")),
+        *((name, c.c_float) for name in ("floor", "means_reach", "scales_reach", "eps")),
+    ]
+
+
+class CNoised(c.Structure):
+    """Where noise writes what it learned of each block."""
+
+    _fields_ = [(name, c.c_void_p) for name in ("lo", "hi", "extent", "mass", "dead")]
+
+
 class CUpdates(c.Structure):
     """Where backward writes what it learned of each block."""
 
@@ -91,6 +106,7 @@ def library(isa: str | None = None) -> c.CDLL:
     lib.tidegs_raster_counts.restype = None
     lib.tidegs_raster_twin.argtypes = [pointer] * 4
     lib.tidegs_raster_twin.restype = c.c_int64
+    lib.tidegs_raster_add_noise.argtypes = [pointer] * 4
     lib.tidegs_ssim_l1.argtypes = [pointer, pointer, c.c_int, c.c_int, c.c_float, c.c_float, pointer, pointer]
     lib.tidegs_ssim_l1.restype = None
     return lib
@@ -138,3 +154,9 @@ def adam(settings: AdamSettings) -> CAdam:
     out.cameras = settings.cameras
     out.drift = settings.drift if settings.dense else 0.0
     return out
+
+
+def noise(settings: MeanNoise, step: AdamSettings) -> CNoise:
+    """Noise after a step; the caller keeps the arrays of `settings`."""
+    means, scales = step.reach
+    return CNoise(address(settings.keys), address(settings.scales), settings.min_opacity, means, scales, step.eps)

@@ -82,6 +82,13 @@ class AdamSettings:
         ratio = self.beta1 / math.sqrt(self.beta2)
         return 1.01 * ratio / (1.0 - ratio)
 
+    @property
+    def reach(self) -> tuple[float, float]:
+        """How far momentum alone can still take means and scales after this step: factors of |m| / (sqrt(v) + eps);
+        zero unless `dense`."""
+        far = self.drift / (1.0 - self.beta1**self.step) if self.dense else 0.0
+        return self.lrs[0] * far, self.lrs[2] * far
+
 
 @dataclass(frozen=True)
 class PassBlocks:
@@ -101,6 +108,30 @@ class BlockUpdates:
     extent: np.ndarray  # float32 [n], greatest exp(scale) of any row and axis (one sigma, scene units)
     visible: np.ndarray  # int32 [n], rows that the optimizer updated (radius > 0 in a camera of the step)
     touched: np.ndarray  # bool [n], the slot's bytes changed (record or scratch)
+
+
+@dataclass(frozen=True)
+class MeanNoise:
+    """Noise for the means of whole blocks (3DGS-MCMC, arXiv 2404.09591, equation 10): to each row, R S^2 R^T times
+    normal numbers times the block's scale times sigmoid(100 (0.005 - opacity)).
+
+    Number k of a row is by Box and Muller from the two halves of SplitMix64's hash number row * 8 + k of the key.
+    """
+
+    keys: np.ndarray  # uint64 [n]
+    scales: np.ndarray  # float32 [n]
+    min_opacity: float  # up to which a row is dead
+
+
+@dataclass
+class NoisedBlocks:
+    """What `add_noise` learned of each block; bounds as in BlockUpdates."""
+
+    lo: np.ndarray  # float32 [n, 3]
+    hi: np.ndarray  # float32 [n, 3]
+    extent: np.ndarray  # float32 [n]
+    mass: np.ndarray  # float64 [n], sum of the opacities of rows that are not dead
+    dead: np.ndarray  # int32 [n], rows of at most `min_opacity`
 
 
 @dataclass
@@ -149,9 +180,9 @@ class Device(Protocol):
     def download(self, slots: list[int], host: list[np.ndarray]) -> None:
         """Copies arena slots into host slots; returns when they may be used."""
 
-    def edit(self, slots: list[int], nbytes: int | None = None) -> AbstractContextManager[list[np.ndarray]]:
-        """Inside, arena slots as host memory (uint8, the first `nbytes` of each, or all) that may be changed: what is
-        written there is in the arena afterwards. Called by the thread that renders, between two passes."""
+    def edit(self, slots: list[int]) -> AbstractContextManager[list[np.ndarray]]:
+        """Inside, arena slots as host memory (uint8) that may be changed: what is written there is in the arena
+        afterwards. Called by the thread that renders, between two passes."""
 
     def new_frame(self, view: View, depth: bool = False) -> Frame: ...
 
@@ -190,5 +221,9 @@ class Device(Protocol):
     def update(self, part: int, blocks: PassBlocks, adam: AdamSettings) -> BlockUpdates:
         """Gradients of the parameters of part number `part` (counted in order of `add`), in any order of parts. Blocks
         whose LAST_OF_STEP flag is set are updated by Adam; those of the others are added to `grads`."""
+
+    def add_noise(self, blocks: PassBlocks, noise: MeanNoise, adam: AdamSettings) -> NoisedBlocks:
+        """Moves the means of all rows in use of the blocks, after the step `adam` has ended for them. Called by the
+        thread that renders, between two passes."""
 
     def close(self) -> None: ...

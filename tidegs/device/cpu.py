@@ -20,6 +20,8 @@ from tidegs.device.base import (
     BlockUpdates,
     Frame,
     LossValue,
+    MeanNoise,
+    NoisedBlocks,
     PassBlocks,
     RenderSettings,
     SparseDepth,
@@ -106,9 +108,9 @@ class CpuDevice:
         self._lib.tidegs_copy(target.ctypes.data, source.ctypes.data, nbytes)
 
     @contextmanager
-    def edit(self, slots: list[int], nbytes: int | None = None) -> Iterator[list[np.ndarray]]:
+    def edit(self, slots: list[int]) -> Iterator[list[np.ndarray]]:
         """The arena itself."""
-        yield [self.arena[s][:nbytes] for s in slots]
+        yield [self.arena[s] for s in slots]
 
     def new_frame(self, view: View, depth: bool = False) -> CpuFrame:
         shape = (view.height, view.width)
@@ -221,6 +223,21 @@ class CpuDevice:
             "update", self._opened(), part, ctypes.byref(passed), flags.ctypes.data, ctypes.byref(step),
             ctypes.byref(updates),
         )  # fmt: skip
+        return out
+
+    def add_noise(self, blocks: PassBlocks, noise: MeanNoise, adam: AdamSettings) -> NoisedBlocks:
+        passed, _kept = self._blocks(blocks)
+        n = len(blocks.slots)
+        out = NoisedBlocks(
+            lo=np.empty((n, 3), np.float32),
+            hi=np.empty((n, 3), np.float32),
+            extent=np.empty(n, np.float32),
+            mass=np.empty(n, np.float64),
+            dead=np.empty(n, np.int32),
+        )
+        learned = abi.CNoised(*(abi.address(a) for a in (out.lo, out.hi, out.extent, out.mass, out.dead)))
+        layout, numbers = abi.layout(self.layout), abi.noise(noise, adam)
+        self._call("add_noise", *(ctypes.byref(each) for each in (layout, passed, numbers, learned)))
         return out
 
     def _blocks(self, blocks: PassBlocks) -> tuple[abi.CBlocks, tuple[np.ndarray, np.ndarray]]:

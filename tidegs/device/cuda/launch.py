@@ -170,6 +170,17 @@ def adam_rest(arena: Arena, slots: Tensor, counts: Tensor, took: Tensor, sh_degr
     )
 
 
+def noise(arena: Arena, blocks: Blocks, keys: Tensor, scales: Tensor, floor: float) -> Tensor:
+    """See twins.noise."""
+    tiles = arena.layout.capacity // ROWS
+    mass = torch.empty(len(blocks), tiles, dtype=torch.float32, device=arena.device)
+    dead = torch.empty(len(blocks), tiles, dtype=torch.int32, device=arena.device)
+    kernels.noise_kernel[(len(blocks), tiles)](
+        arena.floats, blocks.slots, blocks.counts, keys, scales, floor, mass, dead, **_shape(arena)
+    )
+    return torch.stack([mass.sum(1, dtype=torch.float64), dead.sum(1, dtype=torch.float64)], 1)
+
+
 def bounds(arena: Arena, blocks: Blocks, reach: Reach | None = None) -> Tensor:
     """See twins.bounds."""
     out = torch.empty(len(blocks), 7, dtype=torch.float32, device=arena.device)

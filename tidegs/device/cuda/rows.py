@@ -119,10 +119,7 @@ class Reach:
 
 def reach_of(adam: AdamSettings) -> Reach | None:
     """None where only rows that cameras see move."""
-    if not adam.dense:
-        return None
-    rates = adam_numbers(adam).rates
-    return Reach(rates[0] * adam.drift, rates[2] * adam.drift, adam.eps)
+    return Reach(*adam.reach, adam.eps) if adam.dense else None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates
+from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates, MeanNoise, NoisedBlocks
 from tidegs.device.cuda import memory, statistics
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.frame import PendingUpdates
@@ -66,6 +66,16 @@ class Updater:
     def _nobody(self, blocks: int) -> Tensor:
         """bool [blocks, capacity]: no row."""
         return torch.zeros(blocks, self.arena.layout.capacity, dtype=torch.bool, device=self.arena.device)
+
+    @torch.no_grad()
+    def add_noise(self, blocks: Blocks, noise: MeanNoise, adam: AdamSettings) -> NoisedBlocks:
+        """See Device.add_noise; waits for the device."""
+        keys, scales = (to_device(a, self.arena.device) for a in (noise.keys.view(np.int64), noise.scales))
+        learned = self.ops.noise(self.arena, blocks, keys, scales, noise.min_opacity)
+        bounds = self.ops.bounds(self.arena, blocks, reach_of(adam))
+        numbers = Pending(self.streams, torch.cat([learned, bounds.double()], 1)).get()
+        box = numbers[:, 2:].astype(np.float32)
+        return NoisedBlocks(box[:, 0:3], box[:, 3:6], box[:, 6], numbers[:, 0], numbers[:, 1].astype(np.int32))
 
     def _where(self, blocks: np.ndarray) -> Tensor:
         return to_device(np.flatnonzero(blocks), self.arena.device)
