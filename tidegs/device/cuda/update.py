@@ -46,15 +46,16 @@ class Updater:
         visible = torch.zeros(len(last), dtype=torch.int32, device=self.arena.device)
         if (summing & first).any():
             self.ops.clear_marks(self.arena, blocks.slots[self._where(summing & first)])
+        pose = torch.zeros(3, 4, dtype=torch.float64, device=self.arena.device) if picture.settings.pose_grad else None
         if len(part.rows):
-            self._rows(picture, part, blocks, summing, adam, visible)
+            self._rows(picture, part, blocks, summing, adam, visible, pose)
         part.forget_graph()
         if (summing & last).any():
             where = self._where(summing & last)
             slots, counts = blocks.slots[where], blocks.counts[where]
             self._regularise_sums(slots, adam)
             visible[where] = self.ops.adam_marked(self.arena, slots, counts, picture.settings.sh_degree, numbers)
-        return self._learn(blocks, visible, scratch=summing & ~last)
+        return self._learn(blocks, visible, summing & ~last, pose)
 
     def _where(self, blocks: np.ndarray) -> Tensor:
         return to_device(np.flatnonzero(blocks), self.arena.device)
@@ -67,16 +68,19 @@ class Updater:
         summing: np.ndarray,
         adam: AdamSettings,
         visible: Tensor,
+        pose: Tensor | None,
     ) -> None:
-        """Sums or updates the part's rows, and counts those that were updated."""
+        """Sums or updates the part's rows, counts those that were updated, and adds to the gradient of the pose."""
         straight, numbers = to_device(~summing, self.arena.device), adam_numbers(adam)
 
-        def prepare(a: int, b: int) -> tuple[int, int, Params, Params]:
+        def prepare(a: int, b: int) -> tuple[int, int, Params, Params, Tensor | None]:
             return a, b, *picture.gradients(part, blocks, a, b)
 
         @torch.no_grad()
-        def commit(made: tuple[int, int, Params, Params]) -> None:
-            a, b, params, grads = made
+        def commit(made: tuple[int, int, Params, Params, Tensor | None]) -> None:
+            a, b, params, grads, share = made
+            if pose is not None and share is not None:
+                pose.add_(share)
             rows, block_of_row = part.rows[a:b], part.block_of_row[a:b]
             seen, alone = picture.visible(part, a, b), straight[block_of_row]
             if adam.cameras and self.arena.layout.stat_components:
@@ -101,17 +105,28 @@ class Updater:
         sums[at, SCALES] += torch.where(marked, adam.scale_reg * scales, 0.0)
         sums[at, OPACITIES] += torch.where(marked, adam.opacity_reg * opacities * (1.0 - opacities), 0.0)
 
-    def _learn(self, blocks: Blocks, visible: Tensor, scratch: np.ndarray) -> BlockUpdates:
-        """Bounds and counts, on their way to the host. `scratch` (bool [n]): blocks whose scratch planes changed."""
+    def _learn(self, blocks: Blocks, visible: Tensor, scratch: np.ndarray, pose: Tensor | None) -> BlockUpdates:
+        """Bounds, counts and the pose's gradient, on their way to the host. `scratch` (bool [n]): blocks whose scratch
+        planes changed."""
         if not len(blocks):
             none = np.zeros((0, 3), np.float32)
-            return BlockUpdates(none, none, none[:, 0], np.zeros(0, np.int32), np.zeros(0, bool))
+            of_pose = None if pose is None else np.zeros((0, 3, 4))
+            return BlockUpdates(none, none, none[:, 0], np.zeros(0, np.int32), np.zeros(0, bool), of_pose)
         learned = torch.cat([self.ops.bounds(self.arena, blocks), visible.to(torch.float32)[:, None]], 1)
-        pending = Pending(self.streams, learned)
+        both = learned.flatten() if pose is None else torch.cat([learned.flatten(), pose.to(torch.float32).flatten()])
+        pending, size = Pending(self.streams, both), learned.numel()
 
         def fetch() -> BlockUpdates:
-            numbers = pending.get()
+            numbers, of_pose = np.split(pending.get(), [size])
+            numbers = numbers.reshape(learned.shape)
             seen = numbers[:, 7].astype(np.int32)
-            return BlockUpdates(numbers[:, 0:3], numbers[:, 3:6], numbers[:, 6], seen, (seen > 0) | scratch)
+            return BlockUpdates(
+                numbers[:, 0:3],
+                numbers[:, 3:6],
+                numbers[:, 6],
+                seen,
+                (seen > 0) | scratch,
+                None if pose is None else of_pose.astype(np.float64).reshape(1, 3, 4),
+            )
 
         return PendingUpdates(fetch)
