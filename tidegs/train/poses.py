@@ -66,7 +66,7 @@ class Poses(Sequence[View]):
         for camera, grad in self._grads.items():
             by_w, by_d = motion_gradient(*self._motion(camera), grad)
             together = np.concatenate([by_d * self._scene.extent, by_w])
-            if np.isfinite(together.astype(np.float32)).all():
+            if (np.abs(together) < 1e18).all():
                 self._motions.update(camera, together, step)
                 self._renew(camera)
         self._grads.clear()
