@@ -82,7 +82,7 @@ def test_a_resume_goes_on_with_its_poses(city, tmp_path):
     train(city, tmp_path / "whole", settings(max_steps=30, **config))
     shutil.copytree(tmp_path / "whole", tmp_path / "again")
     train(city, tmp_path / "whole", settings(max_steps=45, **config), resume=True)
-    train(city, tmp_path / "again", settings(max_steps=45, threads=1, **config), resume=True)
+    train(city, tmp_path / "again", settings(max_steps=45, threads=3, **config), resume=True)
     assert_same(tmp_path / "whole" / "store", tmp_path / "again" / "store")
     one, other = (poses_of(city, tmp_path / name / "store") for name in ("whole", "again"))
     assert one.dump() == other.dump()
