@@ -174,7 +174,8 @@ def run_model(case: Case, strategy) -> GrowingStore:
 
 def blank_updates(n: int) -> BlockUpdates:
     nans = np.full((n, 3), np.nan, np.float32)
-    return BlockUpdates(nans, nans.copy(), np.full(n, np.nan, np.float32), np.ones(n, np.int32), np.ones(n, bool))
+    size, ones = np.full(n, np.nan, np.float32), np.ones(n, np.int32)
+    return BlockUpdates(nans, nans.copy(), size, ones, np.ones(n, bool), None)
 
 
 def run_tiers(case: Case, strategy, budgets: list[tuple[int, int, int]]) -> GrowingStore:

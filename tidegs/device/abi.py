@@ -82,9 +82,9 @@ class CNoised(c.Structure):
 
 
 class CUpdates(c.Structure):
-    """Where backward writes what it learned of each block."""
+    """Where backward writes what it learned of each block; `pose` may be null."""
 
-    _fields_ = [(name, c.c_void_p) for name in ("lo", "hi", "extent", "visible", "touched")]
+    _fields_ = [(name, c.c_void_p) for name in ("lo", "hi", "extent", "visible", "touched", "pose")]
 
 
 @cache

@@ -48,6 +48,7 @@ class RenderSettings:
     rasterize_mode: Literal["classic", "antialiased"] = "classic"
     background: tuple[float, float, float] = (0.0, 0.0, 0.0)
     absgrad: bool = False  # statistics sum the absolute gradients of pixels (AbsGS, arXiv 2404.10484)
+    pose_grad: bool = False  # updates tell the gradient of the view matrix
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,9 @@ class BlockUpdates:
     extent: np.ndarray  # float32 [n], greatest exp(scale) of any row and axis (one sigma, scene units)
     visible: np.ndarray  # int32 [n], rows that the optimizer updated (radius > 0 in a camera of the step)
     touched: np.ndarray  # bool [n], the slot's bytes changed (record or scratch)
+    # With RenderSettings.pose_grad, float64 [k, 3, 4], whatever the flags: its sum over k is the blocks' share of the
+    # loss's gradient by [A | b], at the identity, where the view matrix becomes [A | b] times itself. On the CPU k = n.
+    pose: np.ndarray | None
 
 
 @dataclass(frozen=True)

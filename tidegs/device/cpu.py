@@ -70,7 +70,7 @@ class CpuDevice:
         self.isa: str = self._lib.tidegs_isa().decode()
         self._budget = scratch_budget
         self._raster: int | None = None
-        self._parts, self._stage = 0, "closed"
+        self._parts, self._stage, self._pose_grad = 0, "closed", False
         self.arena = np.empty((0, 0), np.uint8)
 
     def open_arena(self, layout: RecordLayout, slots: int) -> None:
@@ -125,6 +125,7 @@ class CpuDevice:
                 f"sh_degree {settings.sh_degree} is not between 0 and the layout's {self.layout.sh_degree}"
             )
         camera = abi.camera(view, settings)
+        self._pose_grad = settings.pose_grad
         self._lib.tidegs_raster_begin(self._opened(), ctypes.byref(camera))
         self._parts, self._stage = 0, "begun"
 
@@ -216,8 +217,10 @@ class CpuDevice:
             extent=np.empty(n, np.float32),
             visible=np.empty(n, np.int32),
             touched=np.empty(n, bool),
+            pose=np.empty((n, 3, 4)) if self._pose_grad else None,
         )
-        updates = abi.CUpdates(*(abi.address(a) for a in (out.lo, out.hi, out.extent, out.visible, out.touched)))
+        learned = (out.lo, out.hi, out.extent, out.visible, out.touched, out.pose)
+        updates = abi.CUpdates(*(abi.address(a) for a in learned))
         step = abi.adam(adam)
         self._call(
             "update", self._opened(), part, ctypes.byref(passed), flags.ctypes.data, ctypes.byref(step),
