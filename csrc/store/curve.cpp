@@ -1,13 +1,15 @@
-// See curve.hpp. Points go through the curve in groups, a lane each, with no branches.
+// See curve.hpp. Points go through the curve in groups, a lane of a vector each, with no branches.
 #include "store/curve.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace tidegs::store {
 namespace {
 
-constexpr int64_t kLanes = 64;
+constexpr int64_t kLanes = 8;
+typedef uint32_t Lanes __attribute__((vector_size(4 * kLanes)));
 
 inline uint64_t spread(uint64_t v) {  // bit i to bit 3 i
     v = (v | v << 32) & 0x001F00000000FFFFull;
@@ -17,44 +19,45 @@ inline uint64_t spread(uint64_t v) {  // bit i to bit 3 i
     return (v | v << 2) & 0x1249249249249249ull;
 }
 
-TIDEGS_WIDE void place(uint32_t* __restrict x, uint32_t* __restrict y, uint32_t* __restrict z, int bits) {
-    uint32_t turn[kLanes] = {};
+TIDEGS_WIDE void place(const uint32_t* px, const uint32_t* py, const uint32_t* pz, int bits, uint64_t* key) {
+    Lanes x, y, z, turn = {};
+    std::memcpy(&x, px, sizeof x);
+    std::memcpy(&y, py, sizeof y);
+    std::memcpy(&z, pz, sizeof z);
     for (int b = bits - 1; b > 0; --b) {
         const uint32_t low = (1u << b) - 1;
-        for (int64_t i = 0; i < kLanes; ++i) {
-            uint32_t a = x[i], at = 0u - (a >> b & 1);  // all ones where the bit is set
-            x[i] = a ^ (low & at);
-            a = y[i], at = 0u - (a >> b & 1);
-            uint32_t swapped = (x[i] ^ a) & low & ~at;
-            x[i] ^= (low & at) | swapped;
-            y[i] = a ^ swapped;
-            a = z[i], at = 0u - (a >> b & 1);
-            swapped = (x[i] ^ a) & low & ~at;
-            x[i] ^= (low & at) | swapped;
-            z[i] = a ^ swapped;
-        }
+        x ^= -(x >> b & 1) & low;  // all ones where the bit is set
+        Lanes set = -(y >> b & 1);
+        Lanes swapped = (x ^ y) & ~set & low;
+        x ^= (set & low) | swapped;
+        y ^= swapped;
+        set = -(z >> b & 1);
+        swapped = (x ^ z) & ~set & low;
+        x ^= (set & low) | swapped;
+        z ^= swapped;
     }
-    for (int64_t i = 0; i < kLanes; ++i) y[i] ^= x[i], z[i] ^= y[i];
-    for (int b = bits - 1; b > 0; --b) {
-        const uint32_t low = (1u << b) - 1;
-        for (int64_t i = 0; i < kLanes; ++i) turn[i] ^= low & (0u - (z[i] >> b & 1));
-    }
-    for (int64_t i = 0; i < kLanes; ++i) x[i] ^= turn[i], y[i] ^= turn[i], z[i] ^= turn[i];
+    y ^= x;
+    z ^= y;
+    for (int b = bits - 1; b > 0; --b) turn ^= -(z >> b & 1) & ((1u << b) - 1);
+    x ^= turn;
+    y ^= turn;
+    z ^= turn;
+    for (int64_t i = 0; i < kLanes; ++i) key[i] = spread(x[i]) << 2 | spread(y[i]) << 1 | spread(z[i]);
 }
 
 }  // namespace
 
-void hilbert(uint32_t* x, uint32_t* y, uint32_t* z, int64_t n, int bits, uint64_t* key) {
-    for (int64_t at = 0; at < n; at += kLanes) {
-        const int64_t m = std::min(kLanes, n - at);
-        uint32_t part[3][kLanes] = {};
-        std::copy_n(x + at, m, part[0]);
-        std::copy_n(y + at, m, part[1]);
-        std::copy_n(z + at, m, part[2]);
-        place(part[0], part[1], part[2], bits);
-        for (int64_t i = 0; i < m; ++i)
-            key[at + i] = spread(part[0][i]) << 2 | spread(part[1][i]) << 1 | spread(part[2][i]);
-    }
+void hilbert(const uint32_t* x, const uint32_t* y, const uint32_t* z, int64_t n, int bits, uint64_t* key) {
+    int64_t at = 0;
+    for (; at + kLanes <= n; at += kLanes) place(x + at, y + at, z + at, bits, key + at);
+    if (at == n) return;
+    uint32_t part[3][kLanes] = {};
+    uint64_t found[kLanes];
+    std::copy_n(x + at, n - at, part[0]);
+    std::copy_n(y + at, n - at, part[1]);
+    std::copy_n(z + at, n - at, part[2]);
+    place(part[0], part[1], part[2], bits, found);
+    std::copy_n(found, n - at, key + at);
 }
 
 std::vector<uint32_t> order_of(const uint64_t* key, int64_t n) {

@@ -258,7 +258,7 @@ TIDEGS_API int64_t tidegs_store_write(Engine* engine, tidegs::store::Request* r,
     return engine->write(r, n);
 }
 
-// Sets `planes` of each request to the planes of its slot that are not all zero.
+// Leaves in `planes` of each request those planes that are not all zero in its slot.
 TIDEGS_API void tidegs_store_scan(Engine* engine, tidegs::store::Request* r, int64_t n) { engine->scan(r, n); }
 
 TIDEGS_API uint32_t tidegs_store_crc32c(uint32_t crc, const void* data, int64_t n) {

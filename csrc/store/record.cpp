@@ -66,7 +66,7 @@ int32_t check_header(const Layout& layout, const Request& r, const uint8_t* page
 uint16_t nonzero_planes(const Layout& layout, const Request& r) {
     uint16_t bits = 0;
     for (int p = 0; p < planes_of(r); ++p)
-        if (layout.nbytes[p] && !is_zero(r.slot + layout.offset[p], layout.nbytes[p])) bits |= 1u << p;
+        if ((r.planes >> p & 1) && layout.nbytes[p] && !is_zero(r.slot + layout.offset[p], layout.nbytes[p])) bits |= 1u << p;
     return bits;
 }
 

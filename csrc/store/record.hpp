@@ -80,7 +80,7 @@ size_t payload_nbytes(const Layout& layout, const Request& r);
 void fill_header(const Layout& layout, const Request& r, uint8_t* page);
 int32_t check_header(const Layout& layout, const Request& r, const uint8_t* page);
 
-// Bits of the planes of the slot that hold anything but zero bytes.
+// Bits of those planes of the request that hold anything but zero bytes in the slot.
 uint16_t nonzero_planes(const Layout& layout, const Request& r);
 // Zeroes the planes of the slot that the record lacks.
 void zero_missing(const Layout& layout, const Request& r);

@@ -9,8 +9,10 @@ import numpy as np
 from tidegs.gaussians.layout import RECORD_PLANES, SCRATCH_PLANES, RecordLayout
 from tidegs.store.block_store import BlockStore
 from tidegs.store.files import Files
+from tidegs.store.format import seed_nbytes
+from tidegs.store.grid import Grid
 from tidegs.store.memory import aligned_slots
-from tidegs.store.seeds import pack_seeds
+from tidegs.store.seeds import seed_planes
 
 SMALL = RecordLayout(64, sh_degree=1, stat_components=2)
 SMALL_SCRATCH = RecordLayout(64, sh_degree=1, stat_components=2, with_grads=True)
@@ -27,8 +29,20 @@ def random_slot(layout: RecordLayout, planes: tuple[str, ...], rng: np.random.Ge
 
 def random_seeds(layout: RecordLayout, count: int, rng: np.random.Generator) -> np.ndarray:
     """Packed seeds of `count` points."""
-    xyz, scale = rng.normal(size=(count, 3)).astype(np.float32), rng.normal(size=count).astype(np.float32)
-    return pack_seeds(layout, xyz, scale, rng.integers(0, 256, (count, 3), np.uint8))
+    seeds = aligned_slots(1, seed_nbytes(layout))[0]
+    floats, colors = seed_planes(layout, seeds)
+    floats[:3, :count] = rng.normal(size=(count, 3)).T
+    floats[3, :count] = rng.normal(size=count)
+    colors[:, :count] = rng.integers(0, 256, (count, 3)).T
+    return seeds
+
+
+def coordinates(grid: Grid, xyz: np.ndarray) -> np.ndarray:
+    """Cell coordinates int64 [n, 3] of float64 positions: what csrc/store/spatial.cpp does, in numpy."""
+    u = (xyz - grid.box.center) / grid.box.half
+    far = np.abs(u) > 1
+    u[far] = np.copysign(2 - 1 / np.abs(u[far]), u[far])
+    return np.clip((u + 2) * (0.25 * (1 << grid.levels)), 0, (1 << grid.levels) - 1).astype(np.int64)
 
 
 def read_slots(store: BlockStore, blocks: list[int] | None = None) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store.store_cases import read_slots
+from tests.store.store_cases import coordinates, read_slots
 from tidegs.errors import FormatError, StoreError
 from tidegs.gaussians.init import from_points
 from tidegs.gaussians.layout import BASE_COMPONENTS, RecordLayout
@@ -18,7 +18,7 @@ from tidegs.store.files import Files
 from tidegs.store.grid import Grid, partition
 from tidegs.store.ingest import IngestOptions, ingest_gaussians, ingest_points
 from tidegs.store.sizes import CLASSES, SizeHistogram
-from tidegs.store.spatial import Box, Neighbours, Sample, hilbert_of_cells
+from tidegs.store.spatial import Box, Neighbours, Sample, hilbert_of_cells, survey
 from tidegs.store.spool import Spool
 
 TIGHT = IngestOptions(memory_budget=2 << 20)  # forces the external path from about 6,000 points on
@@ -194,16 +194,16 @@ def test_blocks_of_a_flat_scene_are_compact(tmp_path: Path) -> None:
 def test_far_outliers_keep_their_place() -> None:
     grid = Grid(Box(np.zeros(3), 1.0), 7)
     far = np.array([[-1e30] * 3, [1e30] * 3], np.float32)
-    assert grid.coordinates(far.astype(np.float64)).tolist() == [[0] * 3, [127] * 3]
-    assert np.array_equal(grid.cell_of(far), grid.number(grid.coordinates(far.astype(np.float64))))
+    assert coordinates(grid, far.astype(np.float64)).tolist() == [[0] * 3, [127] * 3]
+    assert np.array_equal(grid.cell_of(far), grid.number(coordinates(grid, far.astype(np.float64))))
 
 
 def test_the_sample_does_not_depend_on_order() -> None:
     xyz = np.random.default_rng(0).normal(size=(150_000, 3)).astype(np.float32)
     one, two = Sample(), Sample()
-    one.add(xyz)
+    one.add(xyz, survey(xyz, 3)[0])
     for part in np.array_split(xyz[::-1], 7):
-        two.add(part)
+        two.add(part, survey(np.ascontiguousarray(part), 3)[0])
     assert np.array_equal(one.box().center, two.box().center)
     assert one.box().half == two.box().half
     assert len(one.xyz) < len(xyz)
@@ -227,7 +227,7 @@ def test_buckets_cover_all_cells_and_respect_the_limit() -> None:
 def test_cells_are_prefixes_of_keys(levels: int) -> None:
     xyz = (np.random.default_rng(0).normal(size=(5000, 3)) * 3).astype(np.float32)
     grid = Grid(Box(np.array([0.1, -0.3, 0.0]), 1.3), levels)
-    assert np.array_equal(grid.cell_of(xyz), grid.number(grid.coordinates(xyz.astype(np.float64))))
+    assert np.array_equal(grid.cell_of(xyz), grid.number(coordinates(grid, xyz.astype(np.float64))))
 
 
 def test_size_classes_join_when_they_are_small() -> None:

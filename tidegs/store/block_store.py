@@ -137,7 +137,15 @@ class BlockStore:
         """Writes records to free extents; see the seam. All of them are written, or none replaces its old record."""
         self._guard.check(writing=True)
         requests = self._requests(blocks, slots)
-        requests["scratch"] = scratch
+        requests["scratch"], requests["planes"] = scratch, fmt.ALL_BITS
+        self.records.scan(requests)
+        self._write(requests)
+
+    def write_params(self, blocks: Blocks, slots: Sequence[np.ndarray]) -> None:
+        """`write` of blocks whose other planes are zero: slots that hold base and rest alone."""
+        self._guard.check(writing=True)
+        requests = self._requests(blocks, slots)
+        requests["planes"] = fmt.PARAM_BITS
         self.records.scan(requests)
         self._write(requests)
 

@@ -20,6 +20,8 @@ VERSION = 3
 NARROWED_VERSION = 4  # the same, with planes in 16 bits: what knows version 3 alone must not read it
 ROOT, LOCK, TABLES = "root", "lock", ("table.0", "table.1")
 PLANES = RECORD_PLANES + SCRATCH_PLANES
+ALL_BITS = (1 << len(PLANES)) - 1
+PARAM_BITS = sum(1 << PLANES.index(p) for p in ("base", "rest"))
 SCRATCH_BITS = sum(1 << PLANES.index(p) for p in SCRATCH_PLANES)
 
 PLAIN_KINDS = (1, 2, 3, 4)

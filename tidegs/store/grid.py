@@ -6,13 +6,13 @@ Invariant: a cell lies in exactly one bucket, and buckets follow one another in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from tidegs.store.spatial import Box, hilbert, hilbert_of_cells
+from tidegs.store.spatial import Box, hilbert, hilbert_of_cells, overlapped
 
 _MOST_LEVELS, _POINTS_PER_CELL = 7, 64
-_MANY = 4096  # cells of a ball from which on every bucket is asked
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,6 @@ class Grid:
         """Number of the cell of each point (as `spatial.hilbert` takes them) along the Hilbert curve, int64 [n]."""
         return hilbert(xyz, self.box, self.levels).view(np.int64)
 
-    def coordinates(self, xyz: np.ndarray) -> np.ndarray:
-        """Cell coordinates int64 [n, 3] of float64 positions; the same map as in csrc/store/spatial.cpp."""
-        u = (xyz - self.box.center) / self.box.half
-        far = np.abs(u) > 1
-        u[far] = np.copysign(2 - 1 / np.abs(u[far]), u[far])
-        return np.clip((u + 2) * (0.25 * (1 << self.levels)), 0, (1 << self.levels) - 1).astype(np.int64)
-
     def number(self, at: np.ndarray) -> np.ndarray:
         """Numbers int64 [n] of cell coordinates."""
         return hilbert_of_cells(at, self.levels)
@@ -62,27 +55,22 @@ class Buckets:
         """The bucket of each point, int32 [n]."""
         return self.of_cell[self.grid.cell_of(xyz)]
 
-    def overlapped(self, xyz: np.ndarray, radius: np.ndarray, own: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs (row, bucket) of all buckets but `own` that points nearer than `radius` (float64 [n]) may lie in."""
+    @cached_property
+    def of_place(self) -> np.ndarray:
+        """The bucket of each cell by its coordinates, int32 [x, y, z]."""
+        side = 1 << self.grid.levels
+        out = np.empty((side, side, side), np.int32)
+        for x in range(side):  # a plane at a time: cells are many
+            plane = np.stack(np.meshgrid(x, np.arange(side), np.arange(side), indexing="ij"), axis=-1)
+            out[x] = self.of_cell[self.grid.number(plane.reshape(-1, 3))].reshape(side, side)
+        return out
+
+    def overlapped(self, xyz: np.ndarray, best: np.ndarray, own: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs (row, bucket) of all buckets but `own` that may hold one of the three nearest of points (float32
+        [n, 3]), whose squared distances are at most `best` (float64 [n, 3])."""
         if self.count == 1:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        reach = radius * (1 + 1e-9) + 1e-30
-        low = self.grid.coordinates(xyz - reach[:, None])
-        span = self.grid.coordinates(xyz + reach[:, None]) - low + 1
-        cells = span.prod(axis=1)
-        some = np.flatnonzero((cells > 1) & (cells <= _MANY))
-        row = np.repeat(some, cells[some])
-        k = np.arange(len(row)) - np.repeat(np.cumsum(cells[some]) - cells[some], cells[some])
-        at = low[row]
-        at[:, 0] += k % span[row, 0]
-        at[:, 1] += k // span[row, 0] % span[row, 1]
-        at[:, 2] += k // (span[row, 0] * span[row, 1])
-        pairs = row * self.count + self.of_cell[self.grid.number(at)]
-        everywhere = np.flatnonzero(cells > _MANY)
-        pairs = np.concatenate([pairs, (everywhere[:, None] * self.count + np.arange(self.count)).reshape(-1)])
-        row, bucket = np.divmod(np.unique(pairs), self.count)
-        other = bucket != own
-        return row[other], bucket[other]
+            return np.empty(0, np.int64), np.empty(0, np.int32)
+        return overlapped(xyz, best, self.grid.box, self.grid.levels, self.of_place, own)
 
 
 def partition(counts: np.ndarray, grid: Grid, most: int) -> Buckets:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -24,11 +26,11 @@ from tidegs.store.halo import SPOOLS, initial_scales, scales_of
 from tidegs.store.rows import Rows, spatial_order
 from tidegs.store.seeds import INIT_OPACITY_LOGIT
 from tidegs.store.sizes import SizeHistogram
-from tidegs.store.spatial import Sample, hilbert
-from tidegs.store.spool import Spool, put_grouped
+from tidegs.store.spatial import Sample, greatest, hilbert, survey, xyz_of
+from tidegs.store.spool import Spool, ahead, put_grouped
 
 _SORT_NBYTES = 160  # a row's key, address, place in the order, tree and distances
-Values = Callable[[np.ndarray], np.ndarray]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,24 +66,19 @@ def ingest_points(
             out["xyz"], out["rgb"] = xyz, rgb
             yield out
 
-    def xyz(rows: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(rows["xyz"])
-
     logit = math.log(options.init_opacity / (1 - options.init_opacity))
-    with _Work(path, layout, options, logit, POINT_DTYPE, files) as work:
+    with _Work(path, layout, options, logit, POINT_DTYPE, 3, files) as work:
         scale = np.float32(math.log(options.spacing * options.init_scale)) if options.spacing else None
-        work.gather(rows(), xyz, xyz, None if scale is None else lambda rows: work.sizes.add(np.full(len(rows), scale)))
-        buckets = work.distribute(lambda rows: rows)
+        work.gather(rows())
+        buckets = work.distribute()
         if scale is not None:
-            work.emit(
-                buckets,
-                SeedWriter(work.store, work.sizes, options.fill),
-                lambda b: np.full(work.rows.count(b), scale),
-            )
+            work.sizes.add(np.array([scale]), times=work.rows.rows)
+            writer = SeedWriter(work.store, work.sizes, options.fill)
+            work.emit(buckets, writer, lambda b, parts: np.full(sum(map(len, parts)), scale))
             return work.finish(meta)
         spool = {n: work.spool(n, d) for n, d in SPOOLS.items()}
         initial_scales(work.rows, buckets, options.init_scale, work.sizes, spool)
-        work.emit(buckets, SeedWriter(work.store, work.sizes, options.fill), lambda b: scales_of(b, spool))
+        work.emit(buckets, SeedWriter(work.store, work.sizes, options.fill), lambda b, parts: scales_of(b, spool))
         return work.finish(meta)
 
 
@@ -94,32 +91,25 @@ def ingest_gaussians(
     files: Files | None = None,
 ) -> BlockStore:
     """A new store from chunks of Gaussians float32 [n, layout.param_components]: means, quats, scales, opacities, sh0,
-    then shN (component 3k + channel), values as in records. Errors as `ingest_points`."""
+    then shN (component 3k + channel), values as in records. Chunks are kept as they are: the caller must not change
+    them. Errors as `ingest_points`."""
     options = options or IngestOptions()
     dtype = gaussian_dtype(layout)
-    means, scales = BASE_FIELDS["means"], BASE_FIELDS["scales"]
-
-    def values(rows: np.ndarray) -> np.ndarray:
-        return rows.view(np.float32).reshape(len(rows), layout.param_components)
+    scales_at = 4 * BASE_FIELDS["scales"].start
 
     def rows() -> Iterable[np.ndarray]:
         for chunk in chunks:
             if chunk.ndim != 2 or chunk.shape[1] != layout.param_components:
                 raise ValueError(f"Gaussians of shape {chunk.shape}, expected [n, {layout.param_components}]")
-            yield np.array(chunk, np.float32, order="C").view(dtype)[:, 0]
+            yield np.ascontiguousarray(chunk, np.float32).view(dtype)[:, 0]
 
-    def xyz(rows: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(values(rows)[:, means])
+    def extents(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate([greatest(part, scales_at) for part in parts])
 
-    def log_extent(rows: np.ndarray) -> np.ndarray:
-        x, y, z = values(rows)[:, scales].T
-        return np.maximum(np.maximum(x, y), z)
-
-    with _Work(path, layout, options, INIT_OPACITY_LOGIT, dtype, files) as work:
-        work.gather(rows(), xyz, values, lambda rows: work.sizes.add(log_extent(rows)))
-        buckets = work.distribute(values)
-        writer = GaussianWriter(work.store, work.sizes, options.fill)
-        work.emit(buckets, writer, lambda b: np.concatenate([log_extent(r) for r in work.rows.chunks(b)]))
+    with _Work(path, layout, options, INIT_OPACITY_LOGIT, dtype, layout.param_components, files) as work:
+        work.gather(rows(), lambda rows: work.sizes.add(extents([rows])))
+        buckets = work.distribute()
+        work.emit(buckets, GaussianWriter(work.store, work.sizes, options.fill), lambda b, parts: extents(parts))
         return work.finish(meta)
 
 
@@ -133,19 +123,22 @@ class _Work:
         options: IngestOptions,
         seed_opacity: float,
         dtype: np.dtype,
+        floats: int,
         files: Files | None,
     ) -> None:
+        """Rows of `dtype` begin with so many floats: x, y, z and others."""
         self._files = files or Files()
         self._options = options
-        self._dtype = dtype
+        self._dtype, self._floats = dtype, floats
         self._spools: list[Spool] = []
         self._writer: BlockWriter | None = None
         self._finished = False
         self.sizes = SizeHistogram()
         self._sample = Sample()
         self.store = BlockStore.create(path, layout, seed_opacity, files=self._files)
-        self.rows = self.spool("rows", dtype)
-        self._bar = tqdm(unit=" rows", unit_scale=True, desc="reading", disable=not options.progress)
+        self._most = max(1, options.memory_budget // 2 // (dtype.itemsize + _SORT_NBYTES))  # rows of a bucket
+        self.rows = self.spool("rows", dtype, max(options.memory_budget // 8, self._most * dtype.itemsize))
+        self._bar: tqdm[Any] = tqdm(unit=" rows", unit_scale=True, desc="reading", disable=not options.progress)
 
     def __enter__(self) -> _Work:
         return self
@@ -161,66 +154,65 @@ class _Work:
             if not self._finished:
                 self.store.abandon()
 
-    def spool(self, name: str, dtype: np.dtype) -> Spool:
-        """Work rows, an eighth of the budget of them in memory."""
-        spool = Spool(self.store.path / f"ingest.{name}", dtype, self._options.memory_budget // 8, self._files)
+    def spool(self, name: str, dtype: np.dtype, budget: int | None = None) -> Spool:
+        """Work rows, `budget` bytes of them in memory: an eighth of all, where it is not given."""
+        budget = self._options.memory_budget // 8 if budget is None else budget
+        spool = Spool(self.store.path / f"ingest.{name}", dtype, budget, self._files)
         self._spools.append(spool)
         return spool
 
-    def gather(
-        self,
-        chunks: Iterable[np.ndarray],
-        xyz: Values,
-        numbers: Values,
-        see: Callable[[np.ndarray], None] | None = None,
-    ) -> None:
-        """Takes all input; `numbers` gives what must be finite."""
-        for rows in chunks:
-            self._check_finite(numbers(rows))
-            self._sample.add(xyz(rows))
-            if see:
-                see(rows)
-            self.rows.put(0, rows)
-            self._bar.update(len(rows))
+    def gather(self, chunks: Iterable[np.ndarray], see: Callable[[np.ndarray], None] | None = None) -> None:
+        """Takes all input."""
+        with closing(ahead(chunks)) as source:
+            for rows in source:
+                hashes, finite = survey(rows, self._floats)
+                if not finite.all():
+                    bad = self.rows.rows + int(np.argmin(finite))
+                    raise FormatError(f"row {bad} of the input is not finite: remove such rows from it")
+                self._sample.add(xyz_of(rows), hashes)
+                if see:
+                    see(rows)
+                self.rows.put(0, rows)
+                self._bar.update(len(rows))
         if self.rows.rows == 0:
             raise FormatError("the input holds no points: a store needs at least one")
 
-    def _check_finite(self, numbers: np.ndarray) -> None:
-        with np.errstate(all="ignore"):
-            if np.isfinite(numbers.sum()):  # quick, and false for all that is not finite
-                return
-        bad = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
-        if len(bad):
-            raise FormatError(f"row {self.rows.rows + bad[0]} of the input is not finite: remove such rows from it")
-
-    def distribute(self, rows_xyz: Values) -> Buckets:
-        """Splits the rows by space into buckets that fit in memory each; `rows_xyz`: rows that begin with x, y, z."""
+    def distribute(self) -> Buckets:
+        """Splits the rows by space into buckets that fit in memory each."""
         cells = Grid.of(self._sample.box(), self.rows.rows)
-        most = max(1, self._options.memory_budget // 2 // (self._dtype.itemsize + _SORT_NBYTES))
-        if self.rows.rows <= most:
+        if self.rows.rows <= self._most:
             return Buckets(cells, np.zeros(cells.cells, np.int32), 1)
         counts = np.zeros(cells.cells, np.int64)
-        for rows in self._phase("counting", self.rows.chunks(0)):
-            counts += np.bincount(cells.cell_of(rows_xyz(rows)), minlength=cells.cells)
-        buckets = partition(counts, cells, most)
+        with closing(ahead(self.rows.chunks(0))) as chunks:
+            for rows in self._phase("counting", chunks):
+                counts += np.bincount(cells.cell_of(rows), minlength=cells.cells)
+        buckets = partition(counts, cells, self._most)
         parts = self.spool("parts", self._dtype)
-        for rows in self._phase("distributing", self.rows.take(0)):
-            put_grouped(parts, buckets.of(rows_xyz(rows)), buckets.count, rows)
+        with closing(ahead(self.rows.take(0))) as chunks:
+            for rows in self._phase("distributing", chunks):
+                put_grouped(parts, buckets.of(rows), buckets.count, rows)
         self.rows.close()
         self.rows = parts
         return buckets
 
-    def emit(self, buckets: Buckets, writer: BlockWriter, log_extent: Callable[[int], np.ndarray]) -> None:
-        """Writes all blocks, each bucket in the order of the Hilbert curve; `log_extent` of the rows of a bucket."""
+    def emit(
+        self, buckets: Buckets, writer: BlockWriter, log_extent: Callable[[int, Sequence[np.ndarray]], np.ndarray]
+    ) -> None:
+        """Writes all blocks, each bucket in the order of the Hilbert curve; `log_extent` of a bucket's rows, as held in
+        parts."""
         self._writer = writer
-        for b in self._phase("writing", range(buckets.count)):
-            rows = Rows.of(self.rows.chunks(b), self._dtype)
-            if len(rows) == 0:
-                continue
-            keys = np.concatenate([hilbert(part, buckets.grid.box) for part in rows.held])
-            order = spatial_order(keys, rows)
-            writer.add(rows[order], log_extent(b)[order])
-            self.rows.drop(b)
+
+        def ordered() -> Iterator[tuple[int, Rows, np.ndarray]]:
+            for b in range(buckets.count):
+                rows = Rows.of(self.rows.chunks(b), self._dtype)
+                if len(rows):
+                    order = spatial_order(np.concatenate([hilbert(part, buckets.grid.box) for part in rows.held]), rows)
+                    yield b, rows[order], log_extent(b, rows.held)[order]
+
+        with closing(ahead(ordered())) as sorted_buckets:
+            for b, rows, extent in self._phase("writing", sorted_buckets, buckets.count):
+                writer.add(rows, extent)
+                self.rows.drop(b)
         writer.close()
 
     def finish(self, meta: bytes) -> BlockStore:
@@ -229,7 +221,8 @@ class _Work:
         self._finished = True
         return self.store
 
-    def _phase(self, name: str, steps: Iterable) -> Iterable:
+    def _phase(self, name: str, steps: Iterable[T], count: int | None = None) -> Iterable[T]:
         self._bar.close()
-        self._bar = tqdm(steps, desc=name, disable=not self._options.progress, leave=False)
-        return self._bar
+        bar = tqdm(steps, desc=name, total=count, disable=not self._options.progress, leave=False)
+        self._bar = bar
+        return bar

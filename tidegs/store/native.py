@@ -142,7 +142,7 @@ class Engine:
         return self._lib.tidegs_store_write(self._handle, requests.ctypes.data, len(requests))
 
     def scan(self, requests: np.ndarray) -> None:
-        """Sets `planes` to the planes that are not all zero."""
+        """Leaves in `planes` the planes that are not all zero."""
         self._lib.tidegs_store_scan(self._handle, requests.ctypes.data, len(requests))
 
     def close(self) -> None:

@@ -50,12 +50,15 @@ class Rows:
         call(self.address.ctypes.data, len(self), self.dtype.itemsize, out.ctypes.data)
         return out
 
-    def fill_columns(self, columns: np.ndarray) -> None:
-        """Of rows of floats: component k of row i goes to the float32 at address columns[k] (uint64), place i."""
+    def fill_columns(self, columns: np.ndarray, at: int = 0) -> None:
+        """Value k of row i, counted from its byte `at`, goes to columns[k][i]: an array [components, >= n] of float32
+        or of uint8, its rows C-contiguous."""
+        column = address(columns) + np.arange(len(columns), dtype=np.uint64) * np.uint64(columns.strides[0])
         call = library().tidegs_store_columns
-        call.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+        call.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
         call.restype = None
-        call(self.address.ctypes.data, len(self), columns.ctypes.data, len(columns))
+        floats = columns.dtype == np.float32
+        call(self.address.ctypes.data, len(self), at, floats, column.ctypes.data, len(columns))
 
 
 def spatial_order(keys: np.ndarray, rows: Rows) -> np.ndarray:

@@ -11,8 +11,6 @@ import math
 import numpy as np
 
 from tidegs.gaussians.layout import RecordLayout
-from tidegs.store.format import seed_nbytes
-from tidegs.store.memory import aligned_empty
 
 INIT_OPACITY_LOGIT = math.log(0.1 / (1.0 - 0.1))  # opacity 0.1, as gsplat and INRIA's 3DGS begin
 MIN_DISTANCE = math.sqrt(1e-7)  # of points that coincide, as in INRIA's 3DGS
@@ -34,16 +32,11 @@ def log_scales(squared: np.ndarray, init_scale: float) -> np.ndarray:
     return np.log(np.maximum(distance, MIN_DISTANCE) * init_scale).astype(np.float32)
 
 
-def pack_seeds(
-    layout: RecordLayout, xyz: np.ndarray, log_scale: np.ndarray, rgb: np.ndarray, out: np.ndarray | None = None
-) -> np.ndarray:
-    """The stored form of n <= capacity points: xyz float32 [n, 3], log_scale float32 [n], rgb uint8 [n, 3]; an aligned
-    uint8 array [seed_nbytes] (`out` where given): xyz [3][C], log scale [C], rgb [3][C], rows from n on zero."""
-    n, capacity = len(xyz), layout.capacity
-    out = aligned_empty(seed_nbytes(layout)) if out is None else out
-    out[:] = 0
-    floats = out[: 16 * capacity].view(np.float32).reshape(4, capacity)
-    floats[:3, :n] = xyz.T
-    floats[3, :n] = log_scale
-    out[16 * capacity : 19 * capacity].reshape(3, capacity)[:, :n] = rgb.T
-    return out
+def seed_planes(layout: RecordLayout, seeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The stored form, an aligned uint8 array [seed_nbytes], as float32 [4, capacity] (xyz, log scale) and uint8
+    [3, capacity] (rgb); rows that are not in use are zero."""
+    capacity = layout.capacity
+    return (
+        seeds[: 16 * capacity].view(np.float32).reshape(4, capacity),
+        seeds[16 * capacity : 19 * capacity].reshape(3, capacity),
+    )

@@ -19,9 +19,9 @@ class SizeHistogram:
     def __init__(self) -> None:
         self._counts = np.zeros(_BINS, np.int64)
 
-    def add(self, log_extent: np.ndarray) -> None:
-        """Takes float32 [n]: the natural log of each splat's greatest scale."""
-        self._counts += np.bincount(_bins(log_extent), minlength=_BINS)
+    def add(self, log_extent: np.ndarray, times: int = 1) -> None:
+        """Takes float32 [n]: the natural log of each splat's greatest scale; so many splats of each."""
+        self._counts += np.bincount(_bins(log_extent), minlength=_BINS) * times
 
     def class_counts(self, least: int) -> tuple[np.ndarray, np.ndarray]:
         """int64 [CLASSES] splats of each class, and int64 [CLASSES]: the class that stands in for each; a class of

@@ -42,13 +42,10 @@ class Sample:
         self._hash = np.empty(0, np.uint64)
         self._most = np.uint64(2**64 - 1)  # hash beyond which no point is taken
 
-    def add(self, xyz: np.ndarray) -> None:
-        """Takes float32 [n, 3]."""
-        bits = np.ascontiguousarray(xyz).view(np.uint32)
-        mixed = _mix(bits[:, 0] | bits[:, 1].astype(np.uint64) << np.uint64(32)) ^ bits[:, 2]
-        new = _mix(mixed)
-        near = np.flatnonzero(new <= self._most)
-        hashes = np.concatenate([self._hash, new[near]])
+    def add(self, xyz: np.ndarray, hashes: np.ndarray) -> None:
+        """Takes float32 [n, 3] and their hashes (`survey`), uint64 [n]."""
+        near = np.flatnonzero(hashes <= self._most)
+        hashes = np.concatenate([self._hash, hashes[near]])
         points = np.concatenate([self.xyz, xyz[near]])
         if len(hashes) > SAMPLE:
             keep = np.argpartition(hashes, SAMPLE - 1)[:SAMPLE]
@@ -63,11 +60,30 @@ class Sample:
         return Box((low + high) / 2 + half * _ASIDE, half * (1 + _ASIDE.max()))
 
 
-def _mix(v: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64 (Steele et al. 2014)."""
-    v = (v ^ v >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    v = (v ^ v >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return v ^ v >> np.uint64(31)
+def xyz_of(rows: np.ndarray) -> np.ndarray:
+    """float32 [n, 3], a view of C-contiguous rows [n] that begin with x, y, z."""
+    return np.ndarray((len(rows), 3), np.float32, rows.view(np.uint8), strides=(rows.strides[0], 4))
+
+
+def survey(rows: np.ndarray, floats: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of C-contiguous rows [n] that begin with x, y, z: a hash of these, uint64 [n], and whether the first `floats`
+    float32 of each are finite, bool [n]."""
+    hashes, finite = np.empty(len(rows), np.uint64), np.empty(len(rows), np.bool_)
+    call = library().tidegs_store_survey
+    call.argtypes = (_PTR, _I64, _I64, _I64, _PTR, _PTR, ctypes.c_int)
+    call.restype = None
+    call(_p(rows), len(rows), rows.strides[0], floats, _p(hashes), _p(finite), threads())
+    return hashes, finite
+
+
+def greatest(rows: np.ndarray, at: int) -> np.ndarray:
+    """float32 [n]: the greatest of three float32 from byte `at` on of C-contiguous rows [n]."""
+    out = np.empty(len(rows), np.float32)
+    call = library().tidegs_store_greatest
+    call.argtypes = (_PTR, _I64, _I64, _I64, _PTR, ctypes.c_int)
+    call.restype = None
+    call(_p(rows), len(rows), rows.strides[0], at, _p(out), threads())
+    return out
 
 
 def hilbert(xyz: np.ndarray, box: Box, bits: int = 20) -> np.ndarray:
@@ -76,9 +92,9 @@ def hilbert(xyz: np.ndarray, box: Box, bits: int = 20) -> np.ndarray:
     rows = xyz if xyz.flags.c_contiguous else np.ascontiguousarray(xyz)
     out = np.empty(len(rows), np.uint64)
     call = library().tidegs_store_hilbert
-    call.argtypes = (_PTR, _I64, _I64, _PTR, ctypes.c_double, ctypes.c_int, _PTR)
+    call.argtypes = (_PTR, _I64, _I64, _PTR, ctypes.c_double, ctypes.c_int, _PTR, ctypes.c_int)
     call.restype = None
-    call(_p(rows), len(rows), rows.strides[0], _p(box.center), box.half, bits, _p(out))
+    call(_p(rows), len(rows), rows.strides[0], _p(box.center), box.half, bits, _p(out), threads())
     return out
 
 
@@ -105,16 +121,27 @@ def group_rows(rows: np.ndarray, group: np.ndarray, groups: int) -> tuple[np.nda
     return out, start
 
 
-def leaves_cell(xyz: np.ndarray, best: np.ndarray, box: Box, levels: int) -> np.ndarray:
-    """bool [n]: whether the ball around a point (float32 [n, 3]) with the root of best[:, 2] (float64 [n, 3]) as radius
-    leaves the point's cell, one of 2^levels along each axis."""
-    out = np.empty(len(xyz), np.bool_)
-    call = library().tidegs_store_leaves_cell
-    call.argtypes = (_PTR, _PTR, _I64, _PTR, ctypes.c_double, ctypes.c_int, _PTR)
-    call.restype = None
+def overlapped(
+    xyz: np.ndarray, best: np.ndarray, box: Box, levels: int, buckets: np.ndarray, own: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs (row int64, bucket int32) of all buckets but `own` that the ball around a point (float32 [n, 3]) with the
+    root of best[:, 2] (float64 [n, 3]) as radius may reach. `buckets`: int32 [2^levels] * 3, by a cell's
+    coordinates."""
     xyz, best = np.ascontiguousarray(xyz), np.ascontiguousarray(best)
-    call(_p(xyz), _p(best), len(xyz), _p(box.center), box.half, levels, _p(out))
-    return out
+    call = library().tidegs_store_overlapped
+    call.argtypes = (_PTR, _PTR, _I64, _PTR, ctypes.c_double, ctypes.c_int, _PTR, ctypes.c_int32, ctypes.c_int32)
+    call.argtypes += (_PTR, _PTR, _I64)
+    call.restype = _I64
+    count, most = int(buckets.max()) + 1, 0
+    found = len(xyz)
+    while found > most:  # again, with room for all of them
+        most = found
+        row, bucket = np.empty(most, np.int64), np.empty(most, np.int32)
+        found = call(
+            *(_p(xyz), _p(best), len(xyz), _p(box.center), box.half, levels, _p(buckets), count, own),
+            *(_p(row), _p(bucket), most),
+        )
+    return row[:found], bucket[:found]
 
 
 def hilbert_of_cells(at: np.ndarray, bits: int) -> np.ndarray:
@@ -149,16 +176,16 @@ class Neighbours:
         self.n = len(xyz)
         self._tree = self._lib.tidegs_store_knn_new(_p(xyz), self.n)
 
-    def of_themselves(self) -> np.ndarray:
+    def of_themselves(self, workers: int | None = None) -> np.ndarray:
         """float64 [n, 3]: squared distances to the three nearest others, ascending; inf where there are fewer."""
         best = np.full((self.n, 3), _NONE_NEAR)
-        self._lib.tidegs_store_knn_self(self._tree, _p(best), threads())
+        self._lib.tidegs_store_knn_self(self._tree, _p(best), workers or threads())
         return best
 
-    def improve(self, xyz: np.ndarray, best: np.ndarray) -> None:
+    def improve(self, xyz: np.ndarray, best: np.ndarray, workers: int | None = None) -> None:
         """Lowers `best` (float64 [m, 3], C-contiguous) of other points float32 [m, 3] by the distances to these."""
         xyz = np.ascontiguousarray(xyz, np.float32)
-        self._lib.tidegs_store_knn_others(self._tree, _p(xyz), len(xyz), _p(best), threads())
+        self._lib.tidegs_store_knn_others(self._tree, _p(xyz), len(xyz), _p(best), workers or threads())
 
     def close(self) -> None:
         self._lib.tidegs_store_knn_free(self._tree)

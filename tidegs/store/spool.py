@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from tidegs.store.files import Files
 from tidegs.store.spatial import group_rows
 
 _PIECE = 1 << 20  # bytes of a bucket that are written at once
+T = TypeVar("T")
 
 
 class Spool:
@@ -128,3 +132,17 @@ def put_grouped(spool: Spool, group: np.ndarray, groups: int, rows: np.ndarray) 
     rows, start = group_rows(rows, group, groups)
     for name in np.flatnonzero(np.diff(start)).tolist():
         spool.put(name, rows[start[name] : start[name + 1]])
+
+
+def ahead(items: Iterable[T]) -> Generator[T, None, None]:
+    """The items, each made by another thread while the one before it is in use; once closed, none is being made."""
+    source = iter(items)
+
+    def following() -> list[T]:
+        return list(islice(source, 1))
+
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(following)
+        while item := made.result():
+            made = pool.submit(following)
+            yield item[0]
