@@ -252,7 +252,7 @@ def noise_kernel(
     at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
     key = tl.load(keys + block).to(tl.uint64, bitcast=True)
     opacity = 1.0 / (1.0 + tl.exp(-tl.load(at + 10 * CAPACITY, mask=used, other=0.0)))
-    size = tl.load(scales + block) / (1.0 + tl.exp(-100.0 * ((1.0 - opacity) - 0.995)))
+    size = tl.load(scales + block) / (1.0 + tl.exp(tl.minimum(100.0 * (opacity - 0.005), 80.0)))
     n0 = size * _normal(key, row * 8)
     n1 = size * _normal(key, row * 8 + 1)
     n2 = size * _normal(key, row * 8 + 2)
