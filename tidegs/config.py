@@ -76,6 +76,7 @@ class TrainConfig:
     far_plane: float = option(1e10, MODEL, "far clipping distance, scene units", low=0)
     background: tuple[float, float, float] = option((0.0, 0.0, 0.0), MODEL, "rgb behind the scene, 0 to 1")
     exposure: bool = option(False, MODEL, "train a colour transform of each image")
+    pose_opt: bool = option(False, MODEL, "refine the poses of the training images")
     depth_loss: bool = option(False, MODEL, "compare depths with COLMAP's points, where an image shows them")
     depth_lambda: float = option(1e-2, MODEL, "weight of --depth-loss", low=0)
     ssim_lambda: float = option(0.2, MODEL, "weight of D-SSIM against L1", low=0, high=1)
@@ -111,6 +112,8 @@ class TrainConfig:
     sh0_lr: float = option(2.5e-3, RATES, "colour", low=0)
     shN_lr: float = option(2.5e-3 / 20, RATES, "higher spherical harmonics", low=0)
     exposure_lr: float = option(1e-2, RATES, "colour transforms of --exposure; decays to a tenth", low=0)
+    pose_opt_lr: float = option(1e-5, RATES, "poses, in radians and extents; decays to a hundredth", low=0)
+    pose_opt_reg: float = option(1e-6, RATES, "weight decay of poses", low=0)
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))

@@ -116,6 +116,7 @@ struct ImageSums {
 struct GeometryGrad {
     vf mean2d[2];
     vf means[3], quats[4], scales[3], opacity;  // with respect to what is stored: log scales, logits, raw quaternions
+    vf T[2][3], camera[3];                      // with respect to J R_cam, and to the mean in the camera frame
 };
 
 inline void quat_grad(const Geometry& g, const vf (&dQ)[3][3], vf (&out)[4]) {
@@ -158,7 +159,8 @@ inline void project_grad(const Camera& cam, const Geometry& g, const ImageSums& 
     covariance_grad(cam, g, in, g11, g12, g22, d_opacity);
     out.opacity = d_opacity * g.opacity * g.rest;
 
-    vf dT[2][3], dQ[3][3], dV[2][3];
+    vf dQ[3][3], dV[2][3];
+    vf(&dT)[2][3] = out.T;
     for (int k = 0; k < 3; ++k) {
         dV[0][k] = fma(2.0f * g11, g.V[0][k], g12 * g.V[1][k]);
         dV[1][k] = fma(2.0f * g22, g.V[1][k], g12 * g.V[0][k]);
@@ -190,6 +192,23 @@ inline void project_grad(const Camera& cam, const Geometry& g, const ImageSums& 
     dz = dz - a02 * g.tx * g.rz * select(g.in_x, set1(2.0f), set1(1.0f));
     dz = dz - a12 * g.ty * g.rz * select(g.in_y, set1(2.0f), set1(1.0f));
     for (int k = 0; k < 3; ++k) out.means[k] = fma(set1(R[k]), dx, fma(set1(R[3 + k]), dy, set1(R[6 + k]) * dz));
+    out.camera[0] = dx, out.camera[1] = dy, out.camera[2] = dz;
+}
+
+// The gradient with respect to [A | b], row by row, at the identity, where the view matrix becomes [A | b] times itself:
+// the mean becomes A mean + b in the camera frame, and J R_cam becomes J A R_cam. Directions of view are not in it.
+inline void camera_grad(const Camera& cam, const Geometry& g, const GeometryGrad& d, vf (&out)[12]) {
+    const vf fx = set1(cam.fx), fy = set1(cam.fy), rz2 = g.rz * g.rz;
+    const vf mean[3] = {g.x, g.y, g.z};
+    for (int k = 0; k < 3; ++k) {
+        const vf r0 = set1(cam.R[3 * k]), r1 = set1(cam.R[3 * k + 1]), r2 = set1(cam.R[3 * k + 2]);
+        const vf a = fx * dot3(d.T[0][0], d.T[0][1], d.T[0][2], r0, r1, r2);
+        const vf b = fy * dot3(d.T[1][0], d.T[1][1], d.T[1][2], r0, r1, r2);
+        out[k] = fma(d.camera[0], mean[k], g.rz * a);
+        out[4 + k] = fma(d.camera[1], mean[k], g.rz * b);
+        out[8 + k] = d.camera[2] * mean[k] - rz2 * fma(g.tx, a, g.ty * b);
+        out[4 * k + 3] = d.camera[k];
+    }
 }
 
 }  // namespace tidegs

@@ -283,7 +283,7 @@ private:
             const Item& item = items_[from + i];
             ItemGrad grad;
             gather(item, grad);
-            ItemUpdater(layout_, blocks, flags, cam_, adam, item).run(grad, updates_[i]);
+            ItemUpdater(layout_, blocks, flags, cam_, adam, item, out.pose != nullptr).run(grad, updates_[i]);
         }, "update");
         merge(from, blocks.n, out);
     }
@@ -295,6 +295,7 @@ private:
             for (int k = 0; k < 3; ++k) out.lo[3 * b + k] = inf, out.hi[3 * b + k] = -inf;
             out.visible[b] = 0, out.touched[b] = 0;
         }
+        if (out.pose) std::fill(out.pose, out.pose + 12 * (size_t)blocks, 0.0);
         for (size_t i = 0; i < updates_.size(); ++i) {
             const int b = items_[from + i].block;
             for (int k = 0; k < 3; ++k) {
@@ -304,6 +305,8 @@ private:
             scale[b] = std::max(scale[b], updates_[i].scale);
             out.visible[b] += updates_[i].visible;
             out.touched[b] |= updates_[i].touched;
+            if (!out.pose) continue;
+            for (int c = 0; c < 12; ++c) out.pose[12 * b + c] += updates_[i].pose[c];
         }
         for (int b = 0; b < blocks; ++b) out.extent[b] = (float)(std::exp((double)scale[b]) * 1.000002);  // over any rounding
     }

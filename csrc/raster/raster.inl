@@ -2,6 +2,7 @@
 #include <new>
 
 #include "core/api.hpp"
+#include "raster/noise.hpp"
 #include "raster/twin.hpp"
 
 template <class F>
@@ -34,6 +35,11 @@ TIDEGS_API int tidegs_raster_differentiate(void* raster, const tidegs::ImageGrad
 TIDEGS_API int tidegs_raster_update(void* raster, int part, const tidegs::Blocks* blocks, const uint8_t* flags,
                                     const tidegs::Adam* adam, const tidegs::Updates* updates) {
     return guarded([&] { static_cast<tidegs::Rasterizer*>(raster)->update(part, *blocks, flags, *adam, *updates); });
+}
+
+TIDEGS_API int tidegs_raster_add_noise(const tidegs::Layout* layout, const tidegs::Blocks* blocks, const tidegs::Noise* noise,
+                                const tidegs::Noised* out) {
+    return guarded([&] { tidegs::add_noise(*layout, *blocks, *noise, *out); });
 }
 
 // Of the last image: splats, visits of tiles by splats, ranges that it was cut into, evaluations.

@@ -61,6 +61,7 @@ struct Updates {
     float *lo, *hi, *extent;  // [n, 3], [n, 3], [n]
     int32_t* visible;
     uint8_t* touched;
+    double* pose;  // [n, 3, 4], see camera_grad; null where nobody asks
 };
 
 // One row after projection: 64 bytes, so that a tile reads one line of cache for each splat.

@@ -15,6 +15,7 @@ struct ItemUpdate {
     float lo[3], hi[3], scale;  // bounds of the means; greatest log scale
     int32_t visible;            // rows that Adam updated
     bool touched;
+    double pose[12];            // the view matrix's gradient; where asked for
 };
 
 // By row: image-space gradients of an item (the components of Partial), and what is made of them.
@@ -30,8 +31,8 @@ struct alignas(64) ItemGrad {
 
 class ItemUpdater {
 public:
-    ItemUpdater(const Layout& layout, Blocks& blocks, const uint8_t* flags, const Camera& cam, const Adam& adam, const Item& item)
-        : cam_(cam), adam_(adam), item_(item), stride_(layout.capacity) {
+    ItemUpdater(const Layout& layout, Blocks& blocks, const uint8_t* flags, const Camera& cam, const Adam& adam, const Item& item, bool pose)
+        : cam_(cam), adam_(adam), item_(item), stride_(layout.capacity), pose_(pose) {
         auto at = [&](int64_t offset) { return plane(layout, blocks, item.block, offset) + item.row; };
         base_ = {at(layout.base), at(layout.m_base), at(layout.v_base)};
         rest_ = {at(layout.rest), at(layout.m_rest), at(layout.v_rest)};
@@ -48,11 +49,12 @@ public:
 
     // `grad.v` holds the visible rows' image-space gradients of this camera.
     void run(ItemGrad& grad, ItemUpdate& out) {
-        out = {{INF, INF, INF}, {-INF, -INF, -INF}, -INF, 0, false};
+        out = {{INF, INF, INF}, {-INF, -INF, -INF}, -INF, 0, false, {}};
         select_rows(out);
         if (active_ || idle_) {
             for (int i = 0; i < active_; ++i) geometry(grad, i);
             colors(grad);
+            if (pose_) pose(out);
             for (int k = 0; k < SCALES; ++k) put(k, k < QUATS ? 0 : 1, grad.base[k]);
             for (int k = SCALES; k < SH0; ++k) put(k, k < OPACITIES ? 2 : 3, grad.base[k], regular() ? grad.reg[k - SCALES] : nullptr);
         }
@@ -87,7 +89,7 @@ private:
         }
     }
 
-    void geometry(ItemGrad& grad, int i) const {
+    void geometry(ItemGrad& grad, int i) {
         const int row = at_[i];
         const Rows rows{base_.p + row, stride_};
         auto sum = [&](int k) { return load(grad.v[k] + row); };
@@ -103,6 +105,11 @@ private:
         for (int k = 0; k < 4; ++k) store(grad.base[QUATS + k] + row, d.quats[k]);
         for (int k = 0; k < 3; ++k) store(grad.base[SCALES + k] + row, d.scales[k]);
         store(grad.base[OPACITIES] + row, d.opacity);
+        if (pose_) {
+            vf camera[12];
+            camera_grad(cam_, g, d, camera);
+            for (int c = 0; c < 12; ++c) add_pose(c, i, camera[c]);
+        }
         if (regular()) {
             for (int k = 0; k < 3; ++k) store(grad.reg[k] + row, adam_.scale_reg * g.s[k]);
             store(grad.reg[3] + row, adam_.opacity_reg * g.opacity * g.rest);
@@ -132,7 +139,7 @@ private:
     }
 
     // Spherical harmonics: their coefficients' gradients, and the means' through the direction of view.
-    void colors(ItemGrad& grad) const {
+    void colors(ItemGrad& grad) {
         RowPlane* rgb = grad.v + 6;
         for (int c = 0; c < 3; ++c) {
             for (int i = 0; i < active_; ++i) store(grad.color + at_[i], SH_C0 * load(rgb[c] + at_[i]));
@@ -160,7 +167,20 @@ private:
             for (int k = 1; k < terms(); ++k) w[k] = load(grad.basis[k] + row);
             sh_direction_grad(cam_.sh_degree, dir, w, d[0], d[1], d[2]);
             for (int k = 0; k < 3; ++k) store(grad.base[MEANS + k] + row, load(grad.base[MEANS + k] + row) + d[k]);
+            if (!pose_) continue;
+            const float* R = cam_.R;  // [A | b] moves the camera by -R^T b, whatever A
+            for (int k = 0; k < 3; ++k, R += 3) add_pose(4 * k + 3, i, dot3(d[0], d[1], d[2], set1(R[0]), set1(R[1]), set1(R[2])));
         }
+    }
+
+    // Rows that this camera does not see add nothing, nor does what overflowed (see put).
+    void add_pose(int c, int i, vf value) {
+        pose_sum_[c] = pose_sum_[c] + keep(band(from_bits(seen_[i]), lt(abs(value), set1(1e18f))), value);
+    }
+    // Lanes in order, so that bits depend on the rows alone.
+    void pose(ItemUpdate& out) const {
+        for (int c = 0; c < 12; ++c)
+            for (int lane = 0; lane < W; ++lane) out.pose[c] += pose_sum_[c][lane];
     }
     bool regular() const { return adam_.opacity_reg > 0 || adam_.scale_reg > 0; }
     int terms() const { return (cam_.sh_degree + 1) * (cam_.sh_degree + 1); }
@@ -230,6 +250,8 @@ private:
     const Adam& adam_;
     const Item& item_;
     const size_t stride_;
+    const bool pose_;
+    vf pose_sum_[12] = {};
     Planes base_, rest_;
     float *grads_ = nullptr, *mark_ = nullptr, *stats_ = nullptr;
     bool add_, last_, dense_, with_radius_;

@@ -21,7 +21,7 @@ from tidegs.device.base import AdamSettings, PassBlocks, RenderSettings
 from tidegs.device.cuda import kernels, launch, ssim, ssim_kernels
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.device import _blocks_on
-from tidegs.device.cuda.rows import adam_numbers, camera_of, culling_of, empty_params
+from tidegs.device.cuda.rows import Reach, adam_numbers, camera_of, culling_of, empty_params
 from tidegs.gaussians.layout import RecordLayout
 
 TYPES = {torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64", torch.int8: "i8", torch.uint8: "u8"}
@@ -55,7 +55,9 @@ def record() -> list[Recorder]:
     launch.adam_rows(arena, held, rows, take, params, params, numbers)
     launch.add_grads(arena, held, rows, take, params, params)
     launch.adam_marked(arena, held.slots, held.counts, 3, numbers)
-    launch.bounds(arena, held)
+    launch.adam_rest(arena, held.slots, held.counts, torch.zeros(1, 4096, dtype=torch.bool), 3, numbers)
+    launch.noise(arena, held, torch.zeros(1, dtype=torch.int64), torch.ones(1), 0.005)
+    launch.bounds(arena, held, Reach(1.0, 1.0, 1e-15))
     ssim.l1_ssim(torch.zeros(48, 64, 3), torch.zeros(48, 64, 3, dtype=torch.uint8), 0.2, 1.0)
     return recorders
 

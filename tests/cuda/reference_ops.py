@@ -50,19 +50,20 @@ def projection_bwd(
     means, covars, quats, scales, viewmats, Ks, width, height, eps2d, model, radii, conics, compensations,
     v_means2d, v_depths, v_conics, v_compensations, viewmats_requires_grad,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    assert not viewmats_requires_grad
     seen = (radii[0] > 0).all(-1)
     outs = [torch.zeros_like(t) for t in (means, quats, scales)]
     leaves = [t[seen].detach().requires_grad_() for t in (means, quats, scales)]
+    viewmats = viewmats.detach().requires_grad_()
     with torch.enable_grad():
         compensate = v_compensations is not None
         made = _project(*leaves, viewmats, Ks, width, height, eps2d, 0.0, 1e30, compensate)
         shares = [v[:, seen] for v in (v_means2d, v_depths, v_conics)]
         if compensate:
             shares.append(v_compensations[:, seen])
-        for out, grad in zip(outs, torch.autograd.grad(made[: len(shares)], leaves, shares), strict=True):
+        *grads, by_viewmats = torch.autograd.grad(made[: len(shares)], [*leaves, viewmats], shares)
+        for out, grad in zip(outs, grads, strict=True):
             out[seen] = grad
-    return outs[0], None, outs[1], outs[2], None
+    return outs[0], None, outs[1], outs[2], by_viewmats if viewmats_requires_grad else None
 
 
 def _project(means, quats, scales, viewmats, Ks, width, height, eps2d, near, far, compensate) -> tuple[Tensor, ...]:

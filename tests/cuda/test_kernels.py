@@ -15,7 +15,7 @@ from tidegs.device.base import AdamSettings, RenderSettings
 from tidegs.device.cuda import ssim, twins
 from tidegs.device.cuda.arena import Arena
 from tidegs.device.cuda.device import _blocks_on
-from tidegs.device.cuda.rows import Blocks, Params, adam_numbers, camera_of, culling_of
+from tidegs.device.cuda.rows import Blocks, Params, Reach, adam_numbers, camera_of, culling_of
 
 launch = pytest.importorskip("tidegs.device.cuda.launch", reason="triton is not installed")
 NUMBERS = adam_numbers(AdamSettings(lrs=(1e-3, 2e-3, 5e-3, 5e-2, 2.5e-3, 1.25e-4), step=3))
@@ -125,10 +125,45 @@ def test_sums_of_gradients_and_adam_on_marked_rows():
     same_memory(lambda: run(launch), lambda: run(twins))
 
 
-def test_bounds():
+def test_adam_on_rows_without_gradients():
+    def run(ops) -> Tensor:
+        b = bench(7, sh_degree=2)
+        took = torch.zeros(len(b.blocks), 64, dtype=torch.bool)
+        took.view(-1)[b.rows] = b.take
+        before = b.memory()
+        ops.adam_rest(b.arena, b.blocks.slots, b.blocks.counts, took, 2, NUMBERS)
+        means = [memory.view(len(b.blocks), -1, 64)[:, 0].view(torch.int32) for memory in (before, b.memory())]
+        used = torch.arange(64) < b.blocks.counts[:, None]
+        assert torch.equal(means[0] != means[1], used & ~took)
+        return b.memory()
+
+    same_memory(lambda: run(launch), lambda: run(twins))
+
+
+def test_noise_on_means():
+    keys, scales = torch.tensor([3, -5, 2**62], dtype=torch.int64), torch.tensor([0.5, 2.0, 9.0])
+
+    def run(ops) -> tuple[Tensor, Tensor]:
+        b = bench(8)
+        before = b.memory()
+        learned = ops.noise(b.arena, b.blocks, keys[: len(b.blocks)], scales[: len(b.blocks)], 0.3)
+        assert (before != b.memory())[:, : 3 * 64].any()
+        return b.memory(), learned
+
+    (memory, learned), (wanted, expected) = run(launch), run(twins)
+    torch.testing.assert_close(memory, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(learned, expected, rtol=1e-6, atol=0)
+    assert (expected > 0).all()
+
+
+@pytest.mark.parametrize("reach", [None, Reach(0.3, 0.2, 1e-15)], ids=["resting", "moving"])
+def test_bounds(reach):
     b = bench(6)
+    b.arena.plane("m_base").sub_(0.5)
     b.blocks.counts[1] = 0
-    torch.testing.assert_close(launch.bounds(b.arena, b.blocks), twins.bounds(b.arena, b.blocks), rtol=1e-6, atol=0)
+    made, wanted = (ops.bounds(b.arena, b.blocks, reach) for ops in (launch, twins))
+    torch.testing.assert_close(made, wanted, rtol=1e-6, atol=0)
+    assert torch.equal(wanted, twins.bounds(b.arena, b.blocks)) == (reach is None)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -168,13 +168,14 @@ def reference(
     scene: Scene, view: View, settings: RenderSettings, depth: bool = False, dtype: torch.dtype = torch.float64
 ) -> dict[str, np.ndarray]:
     """The torch reference: image [3, H, W], alpha, depth, visible rows, and gradients by stored parameter ("base" [14,
-    n] and "rest" [45, n]) of the same random image gradients as `run` uses."""
+    n] and "rest" [45, n]) and by pose (BlockUpdates.pose) of the same random image gradients as `run` uses."""
     base = torch.tensor(scene.base, dtype=dtype, requires_grad=True)
     rest = torch.tensor(scene.rest, dtype=dtype, requires_grad=True)
+    moved = torch.eye(4, dtype=dtype, requires_grad=True)
     sh = torch.cat([base[11:14].T[:, None], rest.reshape(15, 3, -1).permute(2, 0, 1)], 1)
     out = render(
         base[0:3].T, base[3:7].T, torch.exp(base[7:10].T), torch.sigmoid(base[10]), sh,
-        torch.tensor(view.viewmat, dtype=dtype), torch.tensor(view.K, dtype=dtype), view.width, view.height,
+        moved @ torch.tensor(view.viewmat, dtype=dtype), torch.tensor(view.K, dtype=dtype), view.width, view.height,
         settings.sh_degree, settings.near_plane, settings.far_plane, settings.eps2d, settings.radius_clip,
         settings.rasterize_mode, settings.background,
     )  # fmt: skip
@@ -182,7 +183,7 @@ def reference(
     value = (out["image"].permute(2, 0, 1) * rgb).sum()
     if depth:
         value = value + (out["alpha"] * alpha_grad).sum() + (out["depth"] * depth_grad).sum()
-    value = value + 0.0 * (base.sum() + rest.sum())  # a graph even where nothing is visible
+    value = value + 0.0 * (base.sum() + rest.sum() + moved.sum())  # a graph even where nothing is visible
     value.backward()
     return {
         "image": out["image"].permute(2, 0, 1).detach().numpy(),
@@ -191,4 +192,5 @@ def reference(
         "visible": (out["radii"] > 0).all(-1).numpy(),
         "base": base.grad.numpy(),
         "rest": rest.grad.numpy(),
+        "pose": moved.grad.numpy()[:3],
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -29,7 +31,7 @@ def close(ours: np.ndarray, theirs: np.ndarray, what: str, tolerance: float = 1e
 
 def check(scene, view, settings, isa, depth=True) -> None:
     packed = pack(scene, isa=isa)
-    frame, _ = run(packed, view, settings, flags=FIRST, depth=depth)
+    frame, (updates,) = run(packed, view, replace(settings, pose_grad=True), flags=FIRST, depth=depth)
     theirs = reference(scene, view, settings, depth)
     close(frame.image, theirs["image"], "image")
     close(frame.alpha, theirs["alpha"], "alpha")
@@ -47,6 +49,8 @@ def check(scene, view, settings, isa, depth=True) -> None:
             rows = slice(14, 11 + 3 * (settings.sh_degree + 1) ** 2)  # bands in use
         if rows.stop > rows.start:
             close(grads[rows], expected[rows], name, floor=floor.get(name, 1e-12))
+    one_row = max(float(np.abs(expected[FIELDS["means"]]).max()), 1e-12)  # of which the rows' sum may be nearly nothing
+    close(updates.pose.sum(0), theirs["pose"], "pose", floor=one_row)
     packed.device.close()
 
 

@@ -178,6 +178,7 @@ def run_pass(slots: list[np.ndarray], p: Pass, home: np.ndarray, layout: RecordL
         np.full(n, np.nan, np.float32),
         np.zeros(n, np.int32),
         np.ones(n, bool),
+        None,
     )
     for i, block in enumerate(p.ids.tolist()):
         flags = int(p.flags[i])

@@ -14,12 +14,6 @@ from tidegs.train.strategies.choose import resolved
 QUICK = {"max_steps": 12, "refine_start_iter": 2, "refine_every": 4, "grow_grad2d": 1e-4, "order": "shuffle"}
 
 
-def test_dense_adam_is_refused_on_cuda(city, tmp_path):
-    with pytest.raises(ConfigError, match=r"adam dense does not run on device cuda.*--adam selective"):
-        train(city, tmp_path / "run", settings(adam="dense", device="cuda"))
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("points", "expected"),
     [(999_999, "default"), (1_000_000, "none"), (None, "none")],

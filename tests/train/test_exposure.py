@@ -15,7 +15,7 @@ from tidegs.errors import StoreError
 from tidegs.eval.metrics import colour_matched
 from tidegs.store.block_store import BlockStore
 from tidegs.train.exposure import Exposures
-from tidegs.train.state import restore_exposures
+from tidegs.train.state import restore
 
 SMALL = {"data_factor": 4, "order": "shuffle", "exposure": True}
 
@@ -23,8 +23,8 @@ SMALL = {"data_factor": 4, "order": "shuffle", "exposure": True}
 def exposures_of(store_path, cameras: int) -> np.ndarray:
     out = Exposures(cameras, 0.01, 100)
     with BlockStore.open(store_path, readonly=True) as store:
-        restore_exposures(store, out)
-    return out.transforms
+        restore(store, out)
+    return out.values
 
 
 def test_gradients_are_autograds():

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.reference.noise import noised
 from tests.residency.residency_fakes import SETTINGS, FakeDevice, MemoryStore, toy_views, within
 from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates
 from tidegs.gaussians.layout import RecordLayout
@@ -56,8 +57,11 @@ class Edited:
         self.arena = arena
 
     @contextmanager
-    def edit(self, slots, nbytes=None):
-        yield [self.arena[s][:nbytes] for s in slots]
+    def edit(self, slots):
+        yield [self.arena[s] for s in slots]
+
+    def add_noise(self, blocks, noise, adam):
+        return noised([planes_of(LAYOUT, self.arena[s]) for s in blocks.slots], blocks.counts.tolist(), noise, adam)
 
 
 class CpuLikeDevice(FakeDevice, Edited):
@@ -117,7 +121,9 @@ def settler_of(strategy, store, device) -> Settler:
 
 
 def noise_of(strategy) -> Noise | None:
-    return Noise(strategy, LAYOUT, SEED, lambda step: 0.01) if isinstance(strategy, MCMCStrategy) else None
+    if not isinstance(strategy, MCMCStrategy):
+        return None
+    return Noise(strategy, SEED, lambda step: AdamSettings((0.01,) * 6, step + 1, dense=True))
 
 
 def run_model(case: Case, strategy) -> GrowingStore:
@@ -153,8 +159,9 @@ def run_model(case: Case, strategy) -> GrowingStore:
         store.table["adam"][ids] = step.index + 1
         if noise:
             flags = np.full(len(ids), BlockFlags.ALL, np.uint8)
-            p = SimpleNamespace(ids=ids, step=step.index, flags=flags, blocks=SimpleNamespace(counts=counts))
-            noise.apply(p, updates, [slots[b] for b in ids.tolist()], store.table, settler.bounds)
+            blocks = SimpleNamespace(slots=ids, counts=counts)
+            p = SimpleNamespace(ids=ids, step=step.index, flags=flags, blocks=blocks)
+            noise.apply(p, updates, Edited(slots), store.table)
         for name in ("lo", "hi", "extent"):
             store.table[name][ids] = getattr(updates, name)
         if noise and strategy.at(step.index):
@@ -167,7 +174,8 @@ def run_model(case: Case, strategy) -> GrowingStore:
 
 def blank_updates(n: int) -> BlockUpdates:
     nans = np.full((n, 3), np.nan, np.float32)
-    return BlockUpdates(nans, nans.copy(), np.full(n, np.nan, np.float32), np.ones(n, np.int32), np.ones(n, bool))
+    size, ones = np.full(n, np.nan, np.float32), np.ones(n, np.int32)
+    return BlockUpdates(nans, nans.copy(), size, ones, np.ones(n, bool), None)
 
 
 def run_tiers(case: Case, strategy, budgets: list[tuple[int, int, int]]) -> GrowingStore:
@@ -188,8 +196,7 @@ def run_tiers(case: Case, strategy, budgets: list[tuple[int, int, int]]) -> Grow
                     updates = train_pass(p, device.arena, settler)
                     store.table["adam"][p.ids[(p.flags & BlockFlags.LAST_OF_STEP) != 0]] = p.step + 1
                     if noise:
-                        slots = [device.arena[s] for s in p.blocks.slots]
-                        noise.apply(p, updates, slots, store.table, settler.bounds)
+                        noise.apply(p, updates, device, store.table)
                 residency.done(p, updates)
                 if p.last_of_step and noise and strategy.at(p.step):
                     draw_relocation(strategy, store.table, SEED, p.step)

@@ -8,13 +8,13 @@ import torch
 from gsplat import strategy as theirs
 from gsplat.strategy import ops
 
+from tests.reference.noise import add_noise
 from tidegs.gaussians.layout import RecordLayout
 from tidegs.train.strategies.chance import normals, stream
 from tidegs.train.strategies.refine import refine, reset_opacities
 from tidegs.train.strategies.relocate import (
     BINOMS,
     add_children,
-    add_noise,
     dead_rows,
     divided,
     draw_rows,

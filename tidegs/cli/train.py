@@ -19,8 +19,9 @@ from tidegs.train.run import RunRequest, run_training
 from tidegs.train.summary import summary_rows
 
 HELP = (
-    "Train a COLMAP scene (images/ and sparse/0/). With no flags, budgets are those of the machine: a scene that fits "
-    "is trained in core, a larger one out of core, with the same result. Ctrl-C commits a snapshot; --resume goes on."
+    "Train SCENE, a COLMAP folder (images/ and sparse/0/). With no flags, budgets are the machine's: what fits is "
+    "trained in core, a larger scene out of core, with the same result. Ctrl-C commits a snapshot; --resume goes on, "
+    "without SCENE."
 )
 EPILOG = """examples:
   tidegs train garden                            in results/garden, as gsplat would
@@ -32,7 +33,7 @@ EPILOG = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "tidegs train SCENE [--out RESULT] [options]"
-    parser.add_argument("scene", type=Path, nargs="?", help="scene folder; with --resume the one of the result")
+    parser.add_argument("scene", type=Path, nargs="?", help=argparse.SUPPRESS)  # in HELP
     parser.add_argument("--out", type=Path, help="result folder (default: results/NAME of the scene)")
     hidden: dict[str, Any] = {"type": Path, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
     parser.add_argument("-s", "--source_path", "--data_dir", dest="scene_alias", **hidden)

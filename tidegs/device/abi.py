@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from tidegs.device import native
-from tidegs.device.base import AdamSettings, RenderSettings, View
+from tidegs.device.base import AdamSettings, MeanNoise, RenderSettings, View
 from tidegs.gaussians.layout import RecordLayout
 
 
@@ -66,10 +66,25 @@ class CAdam(c.Structure):
     ]
 
 
-class CUpdates(c.Structure):
-    """Where backward writes what it learned of each block."""
+class CNoise(c.Structure):
+    """Noise for the means of blocks."""
 
-    _fields_ = [(name, c.c_void_p) for name in ("lo", "hi", "extent", "visible", "touched")]
+    _fields_ = [
+        *((name, c.c_void_p) for name in ("keys", "scales")),
+        *((name, c.c_float) for name in ("floor", "means_reach", "scales_reach", "eps")),
+    ]
+
+
+class CNoised(c.Structure):
+    """Where noise writes what it learned of each block."""
+
+    _fields_ = [(name, c.c_void_p) for name in ("lo", "hi", "extent", "mass", "dead")]
+
+
+class CUpdates(c.Structure):
+    """Where backward writes what it learned of each block; `pose` may be null."""
+
+    _fields_ = [(name, c.c_void_p) for name in ("lo", "hi", "extent", "visible", "touched", "pose")]
 
 
 @cache
@@ -91,6 +106,7 @@ def library(isa: str | None = None) -> c.CDLL:
     lib.tidegs_raster_counts.restype = None
     lib.tidegs_raster_twin.argtypes = [pointer] * 4
     lib.tidegs_raster_twin.restype = c.c_int64
+    lib.tidegs_raster_add_noise.argtypes = [pointer] * 4
     lib.tidegs_ssim_l1.argtypes = [pointer, pointer, c.c_int, c.c_int, c.c_float, c.c_float, pointer, pointer]
     lib.tidegs_ssim_l1.restype = None
     return lib
@@ -127,13 +143,6 @@ def camera(view: View, settings: RenderSettings) -> CCamera:
     return out
 
 
-def drift(settings: AdamSettings) -> float:
-    """How far momentum alone can still take a value, in learning rates times |m| / sqrt(v): the sum of the powers of
-    beta1 / sqrt(beta2), by which that ratio shrinks in each step; a little more, over any rounding."""
-    ratio = settings.beta1 / math.sqrt(settings.beta2)
-    return 1.01 * ratio / (1.0 - ratio)
-
-
 def adam(settings: AdamSettings) -> CAdam:
     """Adam with the bias corrections of its step, in float64 before rounding."""
     correction = 1.0 - settings.beta1**settings.step
@@ -143,5 +152,11 @@ def adam(settings: AdamSettings) -> CAdam:
     out.inv_sqrt_bias2 = 1.0 / math.sqrt(1.0 - settings.beta2**settings.step)
     out.opacity_reg, out.scale_reg = settings.opacity_reg, settings.scale_reg
     out.cameras = settings.cameras
-    out.drift = drift(settings) if settings.dense else 0.0
+    out.drift = settings.drift if settings.dense else 0.0
     return out
+
+
+def noise(settings: MeanNoise, step: AdamSettings) -> CNoise:
+    """Noise after a step; the caller keeps the arrays of `settings`."""
+    means, scales = step.reach
+    return CNoise(address(settings.keys), address(settings.scales), settings.min_opacity, means, scales, step.eps)

@@ -5,6 +5,7 @@ Invariant: nothing above this file knows where the arena lies or who rasterizes.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntFlag
@@ -47,6 +48,7 @@ class RenderSettings:
     rasterize_mode: Literal["classic", "antialiased"] = "classic"
     background: tuple[float, float, float] = (0.0, 0.0, 0.0)
     absgrad: bool = False  # statistics sum the absolute gradients of pixels (AbsGS, arXiv 2404.10484)
+    pose_grad: bool = False  # updates tell the gradient of the view matrix
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,20 @@ class AdamSettings:
     cameras: int = 0
     dense: bool = False
 
+    @property
+    def drift(self) -> float:
+        """How far momentum alone can still take a value, in learning rates times |m| / sqrt(v): the sum of the powers
+        of beta1 / sqrt(beta2), by which that ratio shrinks in each step; a little more, over any rounding."""
+        ratio = self.beta1 / math.sqrt(self.beta2)
+        return 1.01 * ratio / (1.0 - ratio)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """How far momentum alone can still take means and scales after this step: factors of |m| / (sqrt(v) + eps);
+        zero unless `dense`."""
+        far = self.drift / (1.0 - self.beta1**self.step) if self.dense else 0.0
+        return self.lrs[0] * far, self.lrs[2] * far
+
 
 @dataclass(frozen=True)
 class PassBlocks:
@@ -93,6 +109,33 @@ class BlockUpdates:
     extent: np.ndarray  # float32 [n], greatest exp(scale) of any row and axis (one sigma, scene units)
     visible: np.ndarray  # int32 [n], rows that the optimizer updated (radius > 0 in a camera of the step)
     touched: np.ndarray  # bool [n], the slot's bytes changed (record or scratch)
+    # With RenderSettings.pose_grad, float64 [k, 3, 4], whatever the flags: its sum over k is the blocks' share of the
+    # loss's gradient by [A | b], at the identity, where the view matrix becomes [A | b] times itself. On the CPU k = n.
+    pose: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class MeanNoise:
+    """Noise for the means of whole blocks (3DGS-MCMC, arXiv 2404.09591, equation 10): to each row, R S^2 R^T times
+    normal numbers times the block's scale times sigmoid(100 (0.005 - opacity)).
+
+    Number k of a row is by Box and Muller from the two halves of SplitMix64's hash number row * 8 + k of the key.
+    """
+
+    keys: np.ndarray  # uint64 [n]
+    scales: np.ndarray  # float32 [n]
+    min_opacity: float  # up to which a row is dead
+
+
+@dataclass
+class NoisedBlocks:
+    """What `add_noise` learned of each block; bounds as in BlockUpdates."""
+
+    lo: np.ndarray  # float32 [n, 3]
+    hi: np.ndarray  # float32 [n, 3]
+    extent: np.ndarray  # float32 [n]
+    mass: np.ndarray  # float64 [n], sum of the opacities of rows that are not dead
+    dead: np.ndarray  # int32 [n], rows of at most `min_opacity`
 
 
 @dataclass
@@ -141,9 +184,9 @@ class Device(Protocol):
     def download(self, slots: list[int], host: list[np.ndarray]) -> None:
         """Copies arena slots into host slots; returns when they may be used."""
 
-    def edit(self, slots: list[int], nbytes: int | None = None) -> AbstractContextManager[list[np.ndarray]]:
-        """Inside, arena slots as host memory (uint8, the first `nbytes` of each, or all) that may be changed: what is
-        written there is in the arena afterwards. Called by the thread that renders, between two passes."""
+    def edit(self, slots: list[int]) -> AbstractContextManager[list[np.ndarray]]:
+        """Inside, arena slots as host memory (uint8) that may be changed: what is written there is in the arena
+        afterwards. Called by the thread that renders, between two passes."""
 
     def new_frame(self, view: View, depth: bool = False) -> Frame: ...
 
@@ -182,5 +225,9 @@ class Device(Protocol):
     def update(self, part: int, blocks: PassBlocks, adam: AdamSettings) -> BlockUpdates:
         """Gradients of the parameters of part number `part` (counted in order of `add`), in any order of parts. Blocks
         whose LAST_OF_STEP flag is set are updated by Adam; those of the others are added to `grads`."""
+
+    def add_noise(self, blocks: PassBlocks, noise: MeanNoise, adam: AdamSettings) -> NoisedBlocks:
+        """Moves the means of all rows in use of the blocks, after the step `adam` has ended for them. Called by the
+        thread that renders, between two passes."""
 
     def close(self) -> None: ...

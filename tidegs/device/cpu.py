@@ -20,6 +20,8 @@ from tidegs.device.base import (
     BlockUpdates,
     Frame,
     LossValue,
+    MeanNoise,
+    NoisedBlocks,
     PassBlocks,
     RenderSettings,
     SparseDepth,
@@ -68,7 +70,7 @@ class CpuDevice:
         self.isa: str = self._lib.tidegs_isa().decode()
         self._budget = scratch_budget
         self._raster: int | None = None
-        self._parts, self._stage = 0, "closed"
+        self._parts, self._stage, self._pose_grad = 0, "closed", False
         self.arena = np.empty((0, 0), np.uint8)
 
     def open_arena(self, layout: RecordLayout, slots: int) -> None:
@@ -106,9 +108,9 @@ class CpuDevice:
         self._lib.tidegs_copy(target.ctypes.data, source.ctypes.data, nbytes)
 
     @contextmanager
-    def edit(self, slots: list[int], nbytes: int | None = None) -> Iterator[list[np.ndarray]]:
+    def edit(self, slots: list[int]) -> Iterator[list[np.ndarray]]:
         """The arena itself."""
-        yield [self.arena[s][:nbytes] for s in slots]
+        yield [self.arena[s] for s in slots]
 
     def new_frame(self, view: View, depth: bool = False) -> CpuFrame:
         shape = (view.height, view.width)
@@ -123,6 +125,7 @@ class CpuDevice:
                 f"sh_degree {settings.sh_degree} is not between 0 and the layout's {self.layout.sh_degree}"
             )
         camera = abi.camera(view, settings)
+        self._pose_grad = settings.pose_grad
         self._lib.tidegs_raster_begin(self._opened(), ctypes.byref(camera))
         self._parts, self._stage = 0, "begun"
 
@@ -214,13 +217,30 @@ class CpuDevice:
             extent=np.empty(n, np.float32),
             visible=np.empty(n, np.int32),
             touched=np.empty(n, bool),
+            pose=np.empty((n, 3, 4)) if self._pose_grad else None,
         )
-        updates = abi.CUpdates(*(abi.address(a) for a in (out.lo, out.hi, out.extent, out.visible, out.touched)))
+        learned = (out.lo, out.hi, out.extent, out.visible, out.touched, out.pose)
+        updates = abi.CUpdates(*(abi.address(a) for a in learned))
         step = abi.adam(adam)
         self._call(
             "update", self._opened(), part, ctypes.byref(passed), flags.ctypes.data, ctypes.byref(step),
             ctypes.byref(updates),
         )  # fmt: skip
+        return out
+
+    def add_noise(self, blocks: PassBlocks, noise: MeanNoise, adam: AdamSettings) -> NoisedBlocks:
+        passed, _kept = self._blocks(blocks)
+        n = len(blocks.slots)
+        out = NoisedBlocks(
+            lo=np.empty((n, 3), np.float32),
+            hi=np.empty((n, 3), np.float32),
+            extent=np.empty(n, np.float32),
+            mass=np.empty(n, np.float64),
+            dead=np.empty(n, np.int32),
+        )
+        learned = abi.CNoised(*(abi.address(a) for a in (out.lo, out.hi, out.extent, out.mass, out.dead)))
+        layout, numbers = abi.layout(self.layout), abi.noise(noise, adam)
+        self._call("add_noise", *(ctypes.byref(each) for each in (layout, passed, numbers, learned)))
         return out
 
     def _blocks(self, blocks: PassBlocks) -> tuple[abi.CBlocks, tuple[np.ndarray, np.ndarray]]:

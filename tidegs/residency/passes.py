@@ -69,14 +69,14 @@ class PassPlanner:
         """`capacity`: most blocks a pass may have. `inflate`: 0 for exact sets, more for predictions."""
         self.bounds, self.views, self.settings = bounds, views, settings
         self.capacity, self.inflate = capacity, inflate
-        self._planes: dict[int, np.ndarray] = {}
+        self._planes: dict[int, tuple[View, np.ndarray]] = {}
 
     def planes(self, camera: int) -> np.ndarray:
-        """Half-spaces of a whole view, kept: 192 bytes a camera."""
-        found = self._planes.get(camera)
-        if found is None:
-            found = self._planes[camera] = view_planes(self.views(camera), self.settings, self.inflate)
-        return found
+        """Half-spaces of a whole view, kept while the view is the same object: 192 bytes a camera."""
+        view, found = self.views(camera), self._planes.get(camera)
+        if found is None or found[0] is not view:
+            found = self._planes[camera] = (view, view_planes(view, self.settings, self.inflate))
+        return found[1]
 
     def needed(self, camera: int) -> np.ndarray:
         """Blocks of a camera by the bounds as they are now, int32, ascending."""

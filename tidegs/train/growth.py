@@ -51,7 +51,7 @@ class Growth:
             say,
         )
         if isinstance(self._strategy, MCMCStrategy):
-            self._noise = Noise(self._strategy, layout, config.seed, lambda s: adam_settings(config, s, extent).lrs[0])
+            self._noise = Noise(self._strategy, config.seed, lambda s: adam_settings(config, s, extent))
 
     def gaussians(self) -> int:
         """Rows in use, where the step's settings depend on them."""
@@ -81,9 +81,7 @@ class Growth:
         if self._dense:
             _count_steps(p, updates, table)
         if self._noise is not None:
-            nbytes = None if self._dense else self._session.budgets.layout.plane_nbytes("base")
-            with self._session.device.edit(p.blocks.slots.tolist(), nbytes) as slots:
-                self._noise.apply(p, updates, slots, table, self._settler.bounds)
+            self._noise.apply(p, updates, self._session.device, table)
 
     def step_done(self, step: int) -> None:
         """A step has ended: a global draw may follow."""

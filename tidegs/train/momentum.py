@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from tidegs.device.abi import drift
 from tidegs.device.base import AdamSettings
 from tidegs.gaussians.layout import BASE_FIELDS
 from tidegs.train.strategies.rows import MEANS, SCALES, Planes, math_exp
@@ -142,6 +141,6 @@ class Momentum:
 
     def bounds(self, planes: Planes, count: int, step: int, lo: np.ndarray, hi: np.ndarray) -> float:
         """As `row_bounds`, and wherever momentum alone can take the rows from `step` on, as rates only sink."""
-        far, eps = drift(self._adam), np.float32(self._adam.eps)
+        far, eps = self._adam.drift, np.float32(self._adam.eps)
         means, scales = np.float32(self._rates[0, step] * far), np.float32(self._rates[2, step] * far)
         return _bounds(planes.base, planes.m_base, planes.v_base, count, means, scales, eps, lo, hi)

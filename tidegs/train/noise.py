@@ -10,49 +10,45 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidegs.device.base import BlockFlags, BlockUpdates
-from tidegs.gaussians.layout import RecordLayout
+from tidegs.device.base import AdamSettings, BlockFlags, BlockUpdates, Device, MeanNoise, PassBlocks
 from tidegs.residency.passes import Pass
 from tidegs.train.strategies.chance import stream
-from tidegs.train.strategies.relocate import add_noise, opacity_mass
 from tidegs.train.strategies.settings import MCMCStrategy
 
-# Of a slot, its rows in use, and the step to come: fills least and greatest mean, returns the greatest scale.
-RowBounds = Callable[[np.ndarray, int, int, np.ndarray, np.ndarray], float]
 _NOISE = 1_000_003  # its random numbers are others than those of events
 
 
 class Noise:
-    """Of one run. `rates`: the means' learning rate of each step, in scene units."""
+    """Of one run. `adam`: the optimizer of each step."""
 
-    def __init__(self, strategy: MCMCStrategy, layout: RecordLayout, seed: int, rates: Callable[[int], float]) -> None:
-        self._strategy, self._layout, self._seed, self._rates = strategy, layout, seed, rates
+    def __init__(self, strategy: MCMCStrategy, seed: int, adam: Callable[[int], AdamSettings]) -> None:
+        self._strategy, self._seed, self._adam = strategy, seed, adam
         self._sums = np.zeros(1)  # sums of squared rates of the steps before
 
     def _sum(self, steps: int) -> float:
         if steps >= len(self._sums):
-            more = [self._rates(s) ** 2 for s in range(len(self._sums) - 1, steps + 1023)]
+            more = [self._adam(s).lrs[0] ** 2 for s in range(len(self._sums) - 1, steps + 1023)]
             self._sums = np.concatenate([self._sums, self._sums[-1] + np.cumsum(more)])
         return float(self._sums[steps])
 
-    def apply(
-        self, p: Pass, updates: BlockUpdates, slots: list[np.ndarray], table: np.ndarray, bounds: RowBounds
-    ) -> None:
+    def apply(self, p: Pass, updates: BlockUpdates, device: Device, table: np.ndarray) -> None:
         """Moves the means of the blocks whose step ends with this pass; corrects their `updates`, and their rows of
-        the table. `slots`: host memory of the pass's blocks, uint8; at least what `bounds` reads, and `base`."""
-        floor = np.float32(self._strategy.min_opacity)
-        for i in np.flatnonzero(p.flags & BlockFlags.LAST_OF_STEP).tolist():
-            block, count = int(p.ids[i]), int(p.blocks.counts[i])
-            base = self._layout.view(slots[i], "base")
-            variance = self._sum(p.step + 1) - self._sum(int(table["event"][block]))
-            scaler = np.float32(self._strategy.noise_lr * max(variance, 0.0) ** 0.5)
-            key = stream(self._seed + _NOISE, p.step, block)
-            add_noise(base, count, scaler, key)
-            updates.extent[i] = bounds(slots[i], count, p.step + 1, updates.lo[i], updates.hi[i])
-            updates.touched[i] = True
-            updates.visible[i] = max(int(updates.visible[i]), 1)  # rows moved, so bounds count
-            table["event"][block] = p.step + 1
-            table["opacity_mass"][block], table["dead"][block] = opacity_mass(base, count, floor)
+        the table."""
+        last = np.flatnonzero(p.flags & BlockFlags.LAST_OF_STEP)
+        if not len(last):
+            return
+        ids, blocks = p.ids[last], p.blocks
+        chosen = PassBlocks(blocks.slots[last], blocks.counts[last], p.flags[last])
+        variance = [self._sum(p.step + 1) - self._sum(e) for e in table["event"][ids].tolist()]
+        scales = self._strategy.noise_lr * np.sqrt(np.maximum(variance, 0.0))
+        keys = np.array([stream(self._seed + _NOISE, p.step, b) for b in ids.tolist()], np.uint64)
+        noise = MeanNoise(keys, scales.astype(np.float32), self._strategy.min_opacity)
+        found = device.add_noise(chosen, noise, self._adam(p.step))
+        updates.lo[last], updates.hi[last], updates.extent[last] = found.lo, found.hi, found.extent
+        updates.touched[last] = True
+        updates.visible[last] = np.maximum(updates.visible[last], 1)  # rows moved, so bounds count
+        table["event"][ids] = p.step + 1
+        table["opacity_mass"][ids], table["dead"][ids] = found.mass, found.dead
 
 
 def draw_relocation(strategy: MCMCStrategy, table: np.ndarray, seed: int, step: int) -> None:

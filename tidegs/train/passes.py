@@ -14,6 +14,7 @@ from tidegs.data.images import Loaded
 from tidegs.device.base import AdamSettings, BlockUpdates, Device, Frame, LossValue, RenderSettings, View
 from tidegs.residency.passes import Pass
 from tidegs.train.exposure import Exposures
+from tidegs.train.poses import Poses
 from tidegs.train.sparse_depths import SparseDepths
 
 
@@ -38,11 +39,13 @@ class PassRunner:
         target: Callable[[int], Loaded],
         exposures: Exposures | None = None,
         depths: SparseDepths | None = None,
+        poses: Poses | None = None,
     ) -> None:
         """`view` and `target` (uint8 [height, width, 3] and a mask or None) are those of a camera, by its index;
-        `exposures` are trained, and `depths` compared, where given."""
+        `exposures` and `poses` are trained, and `depths` compared, where given."""
         self._device, self._view, self._target = device, view, target
-        self._exposures, self._depths = exposures, depths
+        self._exposures, self._depths, self._poses = exposures, depths, poses
+        self._pose_grads: list[np.ndarray] = []  # of the camera's parts, the last one first
         self._frame: Frame | None = None
         self._size = (0, 0)
         self.loss: LossValue | None = None  # of the last camera whose image was complete
@@ -61,7 +64,7 @@ class PassRunner:
             device.finish(frame)
             target, mask = self._target(one.camera)
             exposures = self._exposures
-            exposure = None if exposures is None else exposures.transforms[one.camera]
+            exposure = None if exposures is None else exposures.values[one.camera]
             points = self._depths.target(one.camera, mask) if self._depths else None
             share = 1.0 / settings.batch_size
             self.loss = device.loss(frame, target, settings.ssim_lambda, share, mask, exposure, points)
@@ -71,8 +74,21 @@ class PassRunner:
                 self.mse = mean_squared_error(frame.image, target, mask)
             device.differentiate(frame)
         if one.phase in ("whole", "backward"):
-            return device.update(one.part, one.blocks, settings.adam)
+            updates = device.update(one.part, one.blocks, settings.adam)
+            if self._poses is not None:
+                self._refine(self._poses, one, updates, settings.step)
+            return updates
         return None
+
+    def _refine(self, poses: Poses, one: Pass, updates: BlockUpdates, step: int) -> None:
+        """Gradients are summed over the camera's blocks in ascending order, so no bit depends on its parts."""
+        assert updates.pose is not None
+        self._pose_grads.append(updates.pose)
+        if one.last_of_camera:
+            poses.collect(one.camera, np.concatenate(self._pose_grads[::-1]).sum(axis=0))
+            self._pose_grads.clear()
+        if one.last_of_step:
+            poses.step_done(step)
 
     def _begin(self, view: View, settings: RenderSettings) -> None:
         """Every pixel is rendered anew for each camera, so a frame of the same size serves again."""

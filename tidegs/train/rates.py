@@ -62,4 +62,5 @@ def render_settings(config: TrainConfig, step: int) -> RenderSettings:
         rasterize_mode="antialiased" if config.antialiased else "classic",
         background=config.background,
         absgrad=config.strategy == "default" and config.absgrad and step < config.last_refine,
+        pose_grad=config.pose_opt,
     )

@@ -59,6 +59,10 @@ class ResultFolder:
         return self.root / "run.json"
 
     @property
+    def poses(self) -> Path:
+        return self.root / "poses.json"
+
+    @property
     def stats(self) -> Path:
         return self.root / "stats"
 

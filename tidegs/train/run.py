@@ -24,6 +24,7 @@ from tidegs.train.ledger import header
 from tidegs.train.log import TrainLog, say
 from tidegs.train.made_ahead import begin_ahead
 from tidegs.train.plan import plan_session
+from tidegs.train.poses import check_resumed
 from tidegs.train.profile import Profile
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
@@ -74,6 +75,7 @@ def run_training(request: RunRequest) -> RunOutcome:
         scene = open_scene(request.scene or Path(result.read_run().scene), config, request.quiet)
         store = result.store_path()
         check_strategy(config, result.config())
+        check_resumed(config, result.config())
         write_bytes(result.cfg, dump_config(config).encode())
     else:
         check_strategy(config)

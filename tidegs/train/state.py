@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from tidegs.data.scene import WorldTransform
 from tidegs.errors import StoreError
 from tidegs.store.block_store import BlockStore
 from tidegs.train.exposure import Exposures
+from tidegs.train.poses import Poses
 
 STATE_VERSION = 1
 
 
-def write_state(step: int, exposures: Exposures | None = None) -> bytes:
-    """Steps done, and exposures where they are trained, for a snapshot."""
-    kept = {} if exposures is None else {"exposures": exposures.dump()}
+def write_state(step: int, exposures: Exposures | None = None, poses: Poses | None = None) -> bytes:
+    """Steps done, and exposures and poses where they are trained, for a snapshot."""
+    trained = {"exposures": exposures, "poses": poses}
+    kept = {name: of.dump() for name, of in trained.items() if of is not None}
     return json.dumps({"version": STATE_VERSION, "step": step, **kept}).encode()
 
 
@@ -47,22 +50,23 @@ def made_ahead(store: BlockStore) -> MadeAhead | None:
 
 def steps_done(store: BlockStore) -> int:
     """Steps done in the snapshot that is open; 0 for a store that was only ingested. Raises StoreError."""
-    return _read(store)[0]
+    return int(_read(store)["step"])
 
 
-def restore_exposures(store: BlockStore, exposures: Exposures) -> None:
+def restore(store: BlockStore, exposures: Exposures | None = None, poses: Poses | None = None) -> None:
     """Sets them as they were in the snapshot that is open; a snapshot without any leaves them. Raises StoreError."""
-    text = _read(store)[1]
-    if text is not None:
-        exposures.load(text, str(store.path))
+    state = _read(store)
+    for name, of in (("exposures", exposures), ("poses", poses)):
+        if of is not None and state.get(name) is not None:
+            of.load(state[name], str(store.path))
 
 
-def _read(store: BlockStore) -> tuple[int, str | None]:
+def _read(store: BlockStore) -> dict[str, Any]:
     if not store.meta:
-        return 0, None
+        return {"step": 0}
     try:
-        state = json.loads(store.meta)
-        version, step, exposures = state["version"], int(state["step"]), state.get("exposures")
+        state: dict[str, Any] = json.loads(store.meta)
+        version, _ = state["version"], int(state["step"])
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{store.path}: the trainer's state in the snapshot cannot be read: {error!r}") from error
     if version != STATE_VERSION:
@@ -70,4 +74,4 @@ def _read(store: BlockStore) -> tuple[int, str | None]:
             f"{store.path}: the snapshot has trainer state of version {version}, this tidegs reads {STATE_VERSION}; "
             "resume with the version that wrote it"
         )
-    return step, exposures
+    return state

@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tidegs.device.base import View
 from tidegs.files import write_json
 from tidegs.train.exposure import Exposures
 from tidegs.train.growth import Growth
 from tidegs.train.log import TrainLog
 from tidegs.train.passes import PassRunner, StepSettings
+from tidegs.train.poses import Poses
 from tidegs.train.rates import adam_settings, render_settings
 from tidegs.train.session import Session
 from tidegs.train.sparse_depths import SparseDepths
-from tidegs.train.state import restore_exposures, steps_done, write_state
+from tidegs.train.state import restore, steps_done, write_state
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,15 @@ class Trainer:
         self._last_snapshot = self._begun
         self.order = session.order()
         self.planning_seconds = time.monotonic() - self._begun
-        self._exposures: Exposures | None = None
-        if session.config.exposure:
-            self._exposures = Exposures(len(session.views), session.config.exposure_lr, session.config.max_steps)
-            restore_exposures(session.store, self._exposures)
-        depths = SparseDepths(session.scene, session.config.depth_lambda) if session.config.depth_loss else None
-        self._runner = PassRunner(session.device, session.views.__getitem__, session.target, self._exposures, depths)
+        scene, config, views = session.scene, session.config, session.views
+        self._exposures = Exposures(len(views), config.exposure_lr, config.max_steps) if config.exposure else None
+        self._poses = Poses(scene, views, config) if config.pose_opt else None
+        restore(session.store, self._exposures, self._poses)
+        self._views: Sequence[View] = views if self._poses is None else self._poses
+        depths = SparseDepths(scene, config.depth_lambda) if config.depth_loss else None
+        self._runner = PassRunner(
+            session.device, self._views.__getitem__, session.target, self._exposures, depths, self._poses
+        )
         self._growth = Growth(session, log.say)
 
     @property
@@ -94,7 +99,7 @@ class Trainer:
         session = self.session
         losses = 0.0
         session.images.announce(c for step in self.order.steps(self.step, stop) for c in step.cameras)
-        for one in session.residency.run(self.order.steps(self.step, stop), session.views, self._growth.owed):
+        for one in session.residency.run(self.order.steps(self.step, stop), self._views, self._growth.owed):
             if one.phase == "settle":
                 self._growth.settle(one, one.step)
                 continue
@@ -131,9 +136,11 @@ class Trainer:
         """Writes every changed block and commits; afterwards a crash loses nothing up to here."""
         session = self.session
         session.residency.flush()
-        generation = session.store.commit(write_state(self.step, self._exposures))
+        generation = session.store.commit(write_state(self.step, self._exposures, self._poses))
         self._last_snapshot = time.monotonic()
         self.log.flush()
+        if self._poses is not None:
+            write_json(session.result.poses, self._poses.as_json())
         write_json(session.result.ckpts / "latest.json", {"step": self.step, "snapshot": generation})
 
     @contextmanager

@@ -19,6 +19,8 @@ from tidegs.device.base import (
     BlockUpdates,
     Frame,
     LossValue,
+    MeanNoise,
+    NoisedBlocks,
     PassBlocks,
     RenderSettings,
     SparseDepth,
@@ -82,17 +84,17 @@ class CudaDevice:
         self.copies.download(slots, host)
 
     @contextmanager
-    def edit(self, slots: list[int], nbytes: int | None = None) -> Iterator[list[np.ndarray]]:
+    def edit(self, slots: list[int]) -> Iterator[list[np.ndarray]]:
         """Copies of the slots, which go back afterwards; in order with the kernels. Waits for the device."""
         names = slot_names(slots)
         with self.streams.on("compute"):
             self.copies.order.begin("compute", slots)
             self.streams.reads("compute", names)
-            host = [self.arena.slot(s)[:nbytes].to("cpu", copy=True) for s in slots]
+            host = [self.arena.slot(s).to("cpu", copy=True) for s in slots]
             yield [h.numpy() for h in host]
             self.streams.writes("compute", names)
             for slot, changed in zip(slots, host, strict=True):
-                self.arena.slot(slot)[:nbytes].copy_(changed)
+                self.arena.slot(slot).copy_(changed)
             self.copies.order.end("compute", slots)
 
     def direct_slots(self) -> DirectSlots:
@@ -221,6 +223,17 @@ class CudaDevice:
                 raise
             self.copies.order.end("compute", slots)
         return updates
+
+    def add_noise(self, blocks: PassBlocks, noise: MeanNoise, adam: AdamSettings) -> NoisedBlocks:
+        """See the seam."""
+        self._check()
+        slots = blocks.slots.tolist()
+        with self.streams.on("compute"):
+            self.copies.order.begin("compute", slots)
+            self.streams.writes("compute", slot_names(slots))
+            noised = self._updater.add_noise(_blocks_on(self.torch_device, blocks), noise, adam)
+            self.copies.order.end("compute", slots)
+        return noised
 
     def _end_picture(self) -> None:
         """The next image is halved as often as this one had to be, and from time to time once less."""

@@ -204,11 +204,100 @@ def adam_marked_kernel(
 
 
 @triton.jit
-def bounds_kernel(
-    arena, slots, counts, out, margin,
+def adam_rest_kernel(
+    arena, slots, counts, took,
+    means_rate, quats_rate, scales_rate, opacities_rate, sh0_rate, shN_rate, gain1, beta2, gain2, eps, inv_sqrt_bias2,
+    REST: tl.constexpr, REST_AT: tl.constexpr, M_BASE: tl.constexpr, M_REST: tl.constexpr,
+    V_BASE: tl.constexpr, V_REST: tl.constexpr,
     SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """out [n, 7]: least mean, greatest mean, greatest scale times `margin`, of each block's rows in use. Grid: (n,)."""
+    """Adam without gradients on the rows of whole slots that `took` (int8 [m, CAPACITY]) has not. Grid: (m, CAPACITY /
+    ROWS)."""
+    block = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
+    mask = row < tl.load(counts + block)
+    mask = mask & (tl.load(took + block * CAPACITY + row, mask=mask, other=1) == 0)
+    none = tl.full((ROWS,), 0.0, tl.float32)
+    for c in tl.static_range(14):
+        rate = _rate(c, means_rate, quats_rate, scales_rate, opacities_rate, sh0_rate)
+        to = at + c * CAPACITY
+        _adam(to, to + M_BASE, to + V_BASE, none, mask, rate, gain1, beta2, gain2, eps, inv_sqrt_bias2)
+    for c in range(REST):
+        to = at + c * CAPACITY
+        _adam(to + REST_AT, to + M_REST, to + V_REST, none, mask, shN_rate, gain1, beta2, gain2, eps, inv_sqrt_bias2)
+
+
+@triton.jit
+def _normal(key, counter):
+    """See twins._normal."""
+    h = key + (counter + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+    h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9
+    h = (h ^ (h >> 27)) * 0x94D049BB133111EB
+    h = h ^ (h >> 31)
+    u = ((h >> 32).to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    v = (h & 0xFFFFFFFF).to(tl.float32) * 2.3283064365386963e-10
+    return tl.sqrt(tl.maximum(-2.0 * tl.log(u), 0.0)) * tl.cos(6.283185307179586 * v)
+
+
+@triton.jit
+def noise_kernel(
+    arena, slots, counts, keys, scales, floor, mass, dead,
+    SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Noise on the means of whole slots; mass float32 and dead int32 [n, CAPACITY / ROWS], by tile. Grid: the same."""
+    block = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    used = row < tl.load(counts + block)
+    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
+    key = tl.load(keys + block).to(tl.uint64, bitcast=True)
+    opacity = 1.0 / (1.0 + tl.exp(-tl.load(at + 10 * CAPACITY, mask=used, other=0.0)))
+    size = tl.load(scales + block) / (1.0 + tl.exp(tl.minimum(100.0 * (opacity - 0.005), 80.0)))
+    n0 = size * _normal(key, row * 8)
+    n1 = size * _normal(key, row * 8 + 1)
+    n2 = size * _normal(key, row * 8 + 2)
+
+    w = tl.load(at + 3 * CAPACITY, mask=used, other=1.0)
+    x = tl.load(at + 4 * CAPACITY, mask=used, other=0.0)
+    y = tl.load(at + 5 * CAPACITY, mask=used, other=0.0)
+    z = tl.load(at + 6 * CAPACITY, mask=used, other=0.0)
+    inverse = 1.0 / tl.maximum(tl.sqrt(w * w + x * x + y * y + z * z), 1e-12)
+    w, x, y, z = w * inverse, x * inverse, y * inverse, z * inverse
+    r00, r01, r02 = 1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - w * z), 2.0 * (x * z + w * y)
+    r10, r11, r12 = 2.0 * (x * y + w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z - w * x)
+    r20, r21, r22 = 2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)
+    s0 = tl.exp(2.0 * tl.load(at + 7 * CAPACITY, mask=used, other=0.0))
+    s1 = tl.exp(2.0 * tl.load(at + 8 * CAPACITY, mask=used, other=0.0))
+    s2 = tl.exp(2.0 * tl.load(at + 9 * CAPACITY, mask=used, other=0.0))
+    a0 = s0 * (r00 * n0 + r10 * n1 + r20 * n2)
+    a1 = s1 * (r01 * n0 + r11 * n1 + r21 * n2)
+    a2 = s2 * (r02 * n0 + r12 * n1 + r22 * n2)
+    tl.store(at, tl.load(at, mask=used, other=0.0) + r00 * a0 + r01 * a1 + r02 * a2, mask=used)
+    at1, at2 = at + CAPACITY, at + 2 * CAPACITY
+    tl.store(at1, tl.load(at1, mask=used, other=0.0) + r10 * a0 + r11 * a1 + r12 * a2, mask=used)
+    tl.store(at2, tl.load(at2, mask=used, other=0.0) + r20 * a0 + r21 * a1 + r22 * a2, mask=used)
+
+    tile = block * (CAPACITY // ROWS) + tl.program_id(1)
+    alive = used & (opacity > floor)
+    tl.store(mass + tile, tl.sum(tl.where(alive, opacity, 0.0), 0))
+    tl.store(dead + tile, tl.sum((used & (opacity <= floor)).to(tl.int32), 0))
+
+
+@triton.jit
+def _way(at, M_BASE: tl.constexpr, V_BASE: tl.constexpr, mask, reach, eps):
+    """Where momentum alone takes a component at most; see rows.Reach."""
+    moment = tl.load(at + M_BASE, mask=mask, other=0.0)
+    return -reach * moment / (tl.sqrt(tl.load(at + V_BASE, mask=mask, other=0.0)) + eps)
+
+
+@triton.jit
+def bounds_kernel(
+    arena, slots, counts, out, margin, means_reach, scales_reach, eps,
+    DENSE: tl.constexpr, M_BASE: tl.constexpr, V_BASE: tl.constexpr,
+    SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """out [n, 7]: least mean, greatest mean, greatest scale times `margin`, of each block's rows in use; where DENSE,
+    wherever momentum can take them. Grid: (n,)."""
     block = tl.program_id(0)
     count = tl.load(counts + block)
     at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS
@@ -220,9 +309,15 @@ def bounds_kernel(
         for first in range(0, count, ROWS):
             row = first + tl.arange(0, ROWS)
             used = row < count
-            least = tl.minimum(least, tl.load(at + c * CAPACITY + row, mask=used, other=inf))
-            most = tl.maximum(most, tl.load(at + c * CAPACITY + row, mask=used, other=-inf))
-            extent = tl.maximum(extent, tl.load(at + (7 + c) * CAPACITY + row, mask=used, other=-inf))
+            mean, scale = at + c * CAPACITY + row, at + (7 + c) * CAPACITY + row
+            low = tl.load(mean, mask=used, other=inf)
+            high = tl.load(mean, mask=used, other=-inf)
+            size = tl.load(scale, mask=used, other=-inf)
+            if DENSE:
+                way = _way(mean, M_BASE, V_BASE, used, means_reach, eps)
+                low, high = tl.minimum(low, low + way), tl.maximum(high, high + way)
+                size = tl.maximum(size, size + _way(scale, M_BASE, V_BASE, used, scales_reach, eps))
+            least, most, extent = tl.minimum(least, low), tl.maximum(most, high), tl.maximum(extent, size)
         tl.store(out + block * 7 + c, tl.min(least, 0))
         tl.store(out + block * 7 + 3 + c, tl.max(most, 0))
     tl.store(out + block * 7 + 6, tl.exp(tl.max(extent, 0)) * margin)

@@ -17,6 +17,7 @@ from tidegs.device.cuda.rows import (
     Camera,
     Culling,
     Params,
+    Reach,
     empty_params,
 )
 
@@ -156,9 +157,45 @@ def adam_marked(arena: Arena, slots: Tensor, counts: Tensor, sh_degree: int, ada
     return marked.sum(1, dtype=torch.int32)
 
 
-def bounds(arena: Arena, blocks: Blocks) -> Tensor:
+def adam_rest(arena: Arena, slots: Tensor, counts: Tensor, took: Tensor, sh_degree: int, adam: AdamNumbers) -> None:
+    """See twins.adam_rest."""
+    kernels.adam_rest_kernel[(len(slots), arena.layout.capacity // ROWS)](
+        arena.floats,
+        slots,
+        counts,
+        took.view(torch.int8),
+        *_numbers(adam),
+        **_record(arena, sh_degree),
+        **_shape(arena),
+    )
+
+
+def noise(arena: Arena, blocks: Blocks, keys: Tensor, scales: Tensor, floor: float) -> Tensor:
+    """See twins.noise."""
+    tiles = arena.layout.capacity // ROWS
+    mass = torch.empty(len(blocks), tiles, dtype=torch.float32, device=arena.device)
+    dead = torch.empty(len(blocks), tiles, dtype=torch.int32, device=arena.device)
+    kernels.noise_kernel[(len(blocks), tiles)](
+        arena.floats, blocks.slots, blocks.counts, keys, scales, floor, mass, dead, **_shape(arena)
+    )
+    return torch.stack([mass.sum(1, dtype=torch.float64), dead.sum(1, dtype=torch.float64)], 1)
+
+
+def bounds(arena: Arena, blocks: Blocks, reach: Reach | None = None) -> Tensor:
     """See twins.bounds."""
     out = torch.empty(len(blocks), 7, dtype=torch.float32, device=arena.device)
     shape = {**_shape(arena), "ROWS": 256, "num_warps": 4}
-    kernels.bounds_kernel[(len(blocks),)](arena.floats, blocks.slots, blocks.counts, out, EXTENT_MARGIN, **shape)
+    ways = (reach.means, reach.scales, reach.eps) if reach else (0.0, 0.0, 0.0)
+    kernels.bounds_kernel[(len(blocks),)](
+        arena.floats,
+        blocks.slots,
+        blocks.counts,
+        out,
+        EXTENT_MARGIN,
+        *ways,
+        DENSE=reach is not None,
+        M_BASE=arena.offset("m_base"),
+        V_BASE=arena.offset("v_base"),
+        **shape,
+    )
     return out

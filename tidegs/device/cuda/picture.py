@@ -56,7 +56,7 @@ class Picture:
     _shares: tuple[Tensor, ...] = ()  # gradients of leaves.differentiable()
 
     def __post_init__(self) -> None:
-        self._camera = render.camera_tensors(self.view, self.arena.device)
+        self._camera = render.camera_tensors(self.view, self.arena.device, self.settings.pose_grad)
         self._windows = [Window(0, 0, self.view.width, self.view.height)]
         for _ in range(self.halvings):
             self._windows = [half for window in self._windows for half in window.halves()]
@@ -156,15 +156,21 @@ class Picture:
                 why = str(error)
             self.shrink(why)
 
-    def gradients(self, part: Part, blocks: Blocks, a: int, b: int) -> tuple[Params, Params]:
-        """Rows a to b of a part, and the gradients of their (activated) parameters. The part's blocks are resident
-        again, unchanged since `add`."""
+    def gradients(self, part: Part, blocks: Blocks, a: int, b: int) -> tuple[Params, Params, Tensor | None]:
+        """Rows a to b of a part, the gradients of their (activated) parameters, and their share of the pose's [3, 4],
+        where the settings ask for it. The part's blocks are resident again, unchanged since `add`."""
         params, projected = part.params, part.projected
         if params is None or projected is None or b - a != len(part.rows):
             params, projected = self._project(blocks, part.rows[a:b])
         shares = [share[:, part.first + a : part.first + b] for share in self._shares]
         outputs = projected.differentiable(depth=len(shares) > 4)
-        return params, Params(*torch.autograd.grad(outputs, params.tensors(), shares))
+        if not self.settings.pose_grad:
+            return params, Params(*torch.autograd.grad(outputs, params.tensors(), shares)), None
+        camera = self._camera
+        *grads, by_viewmats, by_position = torch.autograd.grad(
+            outputs, (*params.tensors(), camera.viewmats, camera.position), shares
+        )
+        return params, Params(*grads), render.pose_gradient(camera, by_viewmats, by_position)
 
     def motion(self, part: Part, a: int, b: int) -> tuple[Tensor, Tensor]:
         """What densification goes by, of rows of a part: gradients of the loss by means2d [b - a, 2], per pixel (sums

@@ -35,13 +35,27 @@ class CameraTensors:
     height: int
 
 
-def camera_tensors(view: View, device: torch.device) -> CameraTensors:
-    """The view, sent in one piece."""
+def camera_tensors(view: View, device: torch.device, pose_grad: bool = False) -> CameraTensors:
+    """The view, sent in one piece; with `pose_grad` its matrix and position are leaves of a graph."""
     position = np.linalg.inv(view.viewmat.astype(np.float64))[:3, 3]
     numbers = np.concatenate([view.viewmat.ravel(), view.K.ravel(), position]).astype(np.float32)
     sent = to_device(numbers, device)
     viewmats, Ks = sent[:16].view(1, 4, 4), sent[16:25].view(1, 3, 3).clone()  # kernels want aligned tensors
-    return CameraTensors(viewmats, Ks, sent[25:], view.width, view.height)
+    place = sent[25:]
+    if pose_grad:
+        viewmats.requires_grad_()
+        place.requires_grad_()
+    return CameraTensors(viewmats, Ks, place, view.width, view.height)
+
+
+@torch.no_grad()
+def pose_gradient(camera: CameraTensors, by_viewmats: Tensor, by_position: Tensor) -> Tensor:
+    """BlockUpdates.pose, float64 [3, 4], from gradients of `viewmats` and `position`: to first order [A | b] moves the
+    camera by -R^T b, whatever A."""
+    viewmat, by_viewmat = camera.viewmats[0].double(), by_viewmats[0].double()
+    out = (by_viewmat[:3, None] * viewmat[None]).sum(-1)
+    out[:, 3] -= (viewmat[:3, :3] * by_position.double()).sum(-1)
+    return out
 
 
 @dataclass

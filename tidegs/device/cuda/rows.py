@@ -109,6 +109,20 @@ def adam_numbers(adam: AdamSettings) -> AdamNumbers:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """How far momentum alone can still take rows: the factors of |m| / (sqrt(v) + eps)."""
+
+    means: float
+    scales: float
+    eps: float
+
+
+def reach_of(adam: AdamSettings) -> Reach | None:
+    """None where only rows that cameras see move."""
+    return Reach(*adam.reach, adam.eps) if adam.dense else None
+
+
+@dataclass(frozen=True)
 class Culling:
     """The limits of gsplat's culling that the gather applies ahead of it, never more strictly."""
 

@@ -5,6 +5,8 @@ Invariant: this file says what the kernels must compute; tests hold the kernels 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from tidegs.device.cuda.rows import (
     Camera,
     Culling,
     Params,
+    Reach,
 )
 from tidegs.gaussians.layout import BASE_COMPONENTS, BASE_FIELDS
 
@@ -53,6 +56,56 @@ def cull(arena: Arena, blocks: Blocks, camera: Camera, culling: Culling) -> Tens
     culled |= (radii[0] <= culling.radius_clip) & (radii[1] <= culling.radius_clip)
     rows = torch.arange(arena.layout.capacity, device=x.device)
     return ((rows < blocks.counts[:, None]) & ~culled).flatten().nonzero()[:, 0]
+
+
+def noise(arena: Arena, blocks: Blocks, keys: Tensor, scales: Tensor, floor: float) -> Tensor:
+    """Moves the means of all rows in use (base.MeanNoise; `keys` int64 [n], the bits of the hash's key). Returns each
+    block's opacity mass and number of dead rows, float64 [n, 2]."""
+    slots = blocks.slots.long()
+    row = torch.arange(arena.layout.capacity, device=slots.device)
+    used = row < blocks.counts[:, None]
+    base = arena.plane("base")[slots]
+    opacity = torch.sigmoid(base[:, 10])
+    size = scales[:, None] * torch.sigmoid(100.0 * ((1.0 - opacity) - 0.995))
+    draws = torch.stack([_normal(keys[:, None], row * _ROW_DRAWS + k) for k in range(3)], 1)  # [n, 3, C]
+    rotations = _rotations(base[:, 3:7])  # [n, 3, 3, C]
+    along = torch.einsum("nkac,nkc->nac", rotations, size[:, None] * draws) * torch.exp(base[:, 7:10]) ** 2
+    means = base[:, 0:3] + torch.einsum("nkac,nac->nkc", rotations, along)
+    arena.plane("base")[slots, 0:3] = torch.where(used[:, None], means, base[:, 0:3])
+    alive = used & (opacity > floor)
+    mass = torch.where(alive, opacity, 0.0).sum(1, dtype=torch.float64)
+    return torch.stack([mass, (used & ~alive).sum(1, dtype=torch.float64)], 1)
+
+
+def _rotations(quats: Tensor) -> Tensor:
+    """[n, 3, 3, C] of quats [n, 4, C], wxyz, not normalised."""
+    w, x, y, z = torch.nn.functional.normalize(quats, dim=1, eps=1e-12).unbind(1)
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
+    return torch.stack([torch.stack(row, 1) for row in rows], 1)
+
+
+_GOLDEN, _MIX1, _MIX2 = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_ROW_DRAWS = 8  # counters set apart for each row
+
+
+def _normal(key: Tensor, counter: Tensor) -> Tensor:
+    """Number `counter` of each key's normal numbers, float32."""
+    h = key + (counter + 1) * _GOLDEN
+    h = (h ^ _shift(h, 30)) * _MIX1
+    h = (h ^ _shift(h, 27)) * _MIX2
+    h = h ^ _shift(h, 31)
+    u = (_shift(h, 32).to(torch.float32) + 0.5) * 2.0**-32
+    v = (h & 0xFFFFFFFF).to(torch.float32) * 2.0**-32
+    return torch.sqrt(torch.clamp_min(-2.0 * torch.log(u), 0.0)) * torch.cos(2.0 * math.pi * v)
+
+
+def _shift(x: Tensor, n: int) -> Tensor:
+    """Unsigned shift to the right of int64, which torch shifts with its sign."""
+    return (x >> n) & ((1 << (64 - n)) - 1)
 
 
 def _split(arena: Arena, blocks: Blocks, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,6 +170,14 @@ def adam_marked(arena: Arena, slots: Tensor, counts: Tensor, sh_degree: int, ada
     return marks.sum(1, dtype=torch.int32)
 
 
+def adam_rest(arena: Arena, slots: Tensor, counts: Tensor, took: Tensor, sh_degree: int, adam: AdamNumbers) -> None:
+    """Adam without gradients on the rows of the slots (int32 [m]) that are not in `took` (bool [m, capacity])."""
+    rows = torch.arange(arena.layout.capacity, device=took.device)
+    block, row = ((rows < counts[:, None]) & ~took).nonzero(as_tuple=True)
+    none = arena.floats.new_zeros(len(row), BASE_COMPONENTS + 3 * (sh_degree + 1) ** 2 - 3)
+    _adam(arena, slots.long()[block], row, none, adam)
+
+
 def _adam(arena: Arena, slot: Tensor, row: Tensor, grads: Tensor, adam: AdamNumbers) -> None:
     base_rates = [rate for rate, field in zip(adam.rates, BASE_FIELDS.values(), strict=False) for _ in _range(field)]
     for kind, grad, rate in (
@@ -138,11 +199,19 @@ def _range(field: slice) -> range:
     return range(field.start, field.stop)
 
 
-def bounds(arena: Arena, blocks: Blocks) -> Tensor:
-    """Least mean, greatest mean and greatest scale of each block's rows in use, float32 [n, 7]."""
+def bounds(arena: Arena, blocks: Blocks, reach: Reach | None = None) -> Tensor:
+    """Least mean, greatest mean and greatest scale of each block's rows in use, wherever momentum can take them within
+    `reach`; float32 [n, 7]."""
     base = arena.plane("base")[blocks.slots.long()]
+    means = farthest = base[:, 0:3]
+    scales = base[:, 7:10]
+    if reach is not None:
+        m, v = (arena.plane(name)[blocks.slots.long()] for name in ("m_base", "v_base"))
+        ways = m / (torch.sqrt(v) + reach.eps)
+        farthest = means - reach.means * ways[:, 0:3]
+        scales = torch.maximum(scales, scales - reach.scales * ways[:, 7:10])
     used = torch.arange(arena.layout.capacity, device=base.device) < blocks.counts[:, None]
-    least = base[:, 0:3].masked_fill(~used[:, None], float("inf")).amin(2)
-    most = base[:, 0:3].masked_fill(~used[:, None], float("-inf")).amax(2)
-    scale = base[:, 7:10].masked_fill(~used[:, None], float("-inf")).amax((1, 2))
+    least = torch.minimum(means, farthest).masked_fill(~used[:, None], float("inf")).amin(2)
+    most = torch.maximum(means, farthest).masked_fill(~used[:, None], float("-inf")).amax(2)
+    scale = scales.masked_fill(~used[:, None], float("-inf")).amax((1, 2))
     return torch.cat([least, most, (torch.exp(scale) * EXTENT_MARGIN)[:, None]], 1)

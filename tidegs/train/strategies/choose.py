@@ -20,12 +20,8 @@ def resolved(config: TrainConfig, points: int | None) -> TrainConfig:
 
 
 def check_strategy(config: TrainConfig, begun: TrainConfig | None = None) -> None:
-    """Raises ConfigError where the device cannot serve the strategy, or where a run that was `begun` with another goes
-    on: its store lacks what this one goes by."""
-    if config.adam == "dense" and config.device != "cpu":
-        raise ConfigError(
-            f"adam dense does not run on device {config.device} yet: use --adam selective, or --device cpu"
-        )
+    """Raises ConfigError where a run that was `begun` with another strategy or Adam goes on: its store lacks what this
+    one goes by."""
     for name in ("strategy", "adam"):
         if begun is not None and getattr(config, name) != getattr(begun, name):
             raise ConfigError(

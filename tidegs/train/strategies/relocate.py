@@ -1,4 +1,4 @@
-"""MCMC on one block: dead rows make room, children are drawn by opacity, means get noise.
+"""MCMC on one block: dead rows make room, children are drawn by opacity.
 
 Invariant: what happens to a block depends on its rows, on how many children the event gave it, and on seed, step and
 block id alone.
@@ -11,16 +11,14 @@ import math
 import numba
 import numpy as np
 
-from tidegs.train.strategies.chance import ROW_DRAWS, normal, uniform
+from tidegs.train.strategies.chance import uniform
 from tidegs.train.strategies.rows import (
     COPY,
     KEPT,
-    MEANS,
     OPACITY,
     SCALES,
     Planes,
     logit,
-    rotate,
     sigmoid,
     take_rows,
 )
@@ -139,35 +137,3 @@ def opacity_mass(base: np.ndarray, count: int, floor: np.float32) -> tuple[float
         else:
             dead += 1
     return mass, dead
-
-
-@numba.njit(nogil=True, cache=True)
-def add_noise(base: np.ndarray, count: int, scaler: np.float32, key: np.uint64) -> None:
-    """Moves means by noise (gsplat/strategy/ops.py inject_noise_to_position), in place: normal numbers times `scaler`,
-    more for faint rows, through the covariance."""
-    one = np.float32(1)
-    for i in range(count):
-        faint = one / (one + np.exp(np.float32(-100) * ((one - sigmoid(base[OPACITY, i])) - np.float32(0.995))))
-        k = faint * scaler
-        at = i * ROW_DRAWS
-        x, y, z = k * normal(key, at), k * normal(key, at + 1), k * normal(key, at + 2)
-        x, y, z = _covariance(base, i, x, y, z)
-        base[MEANS, i] += x
-        base[MEANS + 1, i] += y
-        base[MEANS + 2, i] += z
-
-
-@numba.njit(nogil=True, cache=True, inline="always")
-def _covariance(base: np.ndarray, i: int, x: np.float32, y: np.float32, z: np.float32) -> tuple:
-    """R S^2 R^T applied to a vector."""
-    ex, ey, ez = (one_axis(base, i, x, y, z, 0), one_axis(base, i, x, y, z, 1), one_axis(base, i, x, y, z, 2))
-    s0, s1, s2 = np.exp(base[SCALES, i]), np.exp(base[SCALES + 1, i]), np.exp(base[SCALES + 2, i])
-    return rotate(base, i, s0 * s0 * ex, s1 * s1 * ey, s2 * s2 * ez)
-
-
-@numba.njit(nogil=True, cache=True, inline="always")
-def one_axis(base: np.ndarray, i: int, x: np.float32, y: np.float32, z: np.float32, axis: int) -> np.float32:
-    """The part of a vector along one axis of the row."""
-    zero, one = np.float32(0), np.float32(1)
-    ax, ay, az = rotate(base, i, one if axis == 0 else zero, one if axis == 1 else zero, one if axis == 2 else zero)
-    return ax * x + ay * y + az * z
