@@ -2,13 +2,13 @@
 // block on the way. Invariant: a row's noise follows from its block's key and its number alone.
 #pragma once
 
-#include <cmath>
-#include <limits>
 #include <vector>
 
+#include "core/hash.hpp"
 #include "core/math.hpp"
 #include "core/pool.hpp"
-#include "raster/types.hpp"
+#include "raster/bounds.hpp"
+#include "raster/geometry.hpp"
 
 namespace tidegs {
 
@@ -28,13 +28,6 @@ struct Noised {
 constexpr int NOISE_ROWS = 1024;  // of a block, in one task
 constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
 constexpr int ROW_DRAWS = 8;  // counters set apart for each row
-
-// SplitMix64's finaliser (Steele et al. 2014).
-inline uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
 
 // sin(2 pi s) for |s| <= 1/4, absolute error under 2e-7 (the series).
 inline vf sin_turn(vf s) {
@@ -61,9 +54,9 @@ inline vf normal(uint64_t key, int row, int k) {
 
 class BlockNoise {
 public:
-    // What a task has found out, by lane.
+    // What a task has found out.
     struct Learned {
-        vf lo[3], hi[3], scale;
+        RowBounds bounds;
         double mass = 0;
         int32_t dead = 0;
     };
@@ -75,22 +68,20 @@ public:
 
     Learned run(int begin) const {
         Learned out;
-        for (int k = 0; k < 3; ++k) out.lo[k] = set1(INF), out.hi[k] = set1(-INF);
-        out.scale = set1(-INF);
-        for (int row = begin; row < std::min(count_, begin + NOISE_ROWS); row += W) group(row, out);
+        const int end = std::min(count_, begin + NOISE_ROWS);
+        for (int row = begin; row < end; row += W) group(row, out);
+        const Reach reach{noise_.means_reach > 0, noise_.means_reach, noise_.scales_reach, noise_.eps};
+        out.bounds = row_bounds(base_, m_, v_, stride_, begin, end, reach);
         return out;
     }
 
 private:
-    static constexpr float INF = std::numeric_limits<float>::infinity();
-
     float* at(int component, int row) const { return base_ + component * stride_ + row; }
 
     void group(int row, Learned& out) const {
         const vm used = first(count_ - row);
         const vf opacity = sigmoid(load(at(OPACITIES, row)));
         move(row, used, sigmoid(100.0f * ((1.0f - opacity) - 0.995f)) * scale_);
-        bounds(row, used, out);
         const vm alive = band(used, gt(opacity, set1(noise_.floor)));
         out.mass += sum(keep(alive, opacity));
         out.dead += __builtin_popcount(bits(used)) - __builtin_popcount(bits(alive));
@@ -98,44 +89,18 @@ private:
 
     // mean += R S^2 R^T (size * normal numbers)
     void move(int row, vm used, vf size) const {
-        vf n[3], R[3][3], mean[3];
+        vf n[3], mean[3];
         for (int k = 0; k < 3; ++k) n[k] = size * normal(key_, row, k), mean[k] = load(at(MEANS + k, row));
-        rotation(row, R);
+        Geometry g;
+        g.visible = used;
+        rotation(Rows{base_ + row, stride_}, g);
         vf shift[3] = {};
         for (int axis = 0; axis < 3; ++axis) {
             const vf s = exp(load(at(SCALES + axis, row)));
-            const vf along = s * s * dot3(R[0][axis], R[1][axis], R[2][axis], n[0], n[1], n[2]);
-            for (int k = 0; k < 3; ++k) shift[k] = fma(R[k][axis], along, shift[k]);
+            const vf along = s * s * dot3(g.Q[0][axis], g.Q[1][axis], g.Q[2][axis], n[0], n[1], n[2]);
+            for (int k = 0; k < 3; ++k) shift[k] = fma(g.Q[k][axis], along, shift[k]);
         }
         for (int k = 0; k < 3; ++k) store(at(MEANS + k, row), select(used, mean[k] + shift[k], mean[k]));
-    }
-
-    void rotation(int row, vf (&R)[3][3]) const {
-        vf w = load(at(QUATS, row)), x = load(at(QUATS + 1, row)), y = load(at(QUATS + 2, row)), z = load(at(QUATS + 3, row));
-        const vf inverse = 1.0f / max(sqrt(fma(w, w, dot3(x, y, z, x, y, z))), set1(1e-12f));
-        w = w * inverse, x = x * inverse, y = y * inverse, z = z * inverse;
-        R[0][0] = 1.0f - 2.0f * (y * y + z * z), R[0][1] = 2.0f * (x * y - w * z), R[0][2] = 2.0f * (x * z + w * y);
-        R[1][0] = 2.0f * (x * y + w * z), R[1][1] = 1.0f - 2.0f * (x * x + z * z), R[1][2] = 2.0f * (y * z - w * x);
-        R[2][0] = 2.0f * (x * z - w * y), R[2][1] = 2.0f * (y * z + w * x), R[2][2] = 1.0f - 2.0f * (x * x + y * y);
-    }
-
-    void bounds(int row, vm used, Learned& out) const {
-        for (int k = 0; k < 3; ++k) {
-            vf low = load(at(MEANS + k, row)), high = low, size = load(at(SCALES + k, row));
-            if (noise_.means_reach > 0) {
-                const vf there = low + way(MEANS + k, row, noise_.means_reach);
-                low = min(low, there), high = max(high, there);
-                size = max(size, size + way(SCALES + k, row, noise_.scales_reach));
-            }
-            out.lo[k] = min(select(used, low, out.lo[k]), out.lo[k]);
-            out.hi[k] = max(select(used, high, out.hi[k]), out.hi[k]);
-            out.scale = max(select(used, size, out.scale), out.scale);
-        }
-    }
-
-    vf way(int component, int row, float reach) const {
-        const size_t at = component * stride_ + row;
-        return load(m_ + at) * -reach / (sqrt(load(v_ + at)) + set1(noise_.eps));
     }
 
     float *base_, *m_, *v_;
@@ -153,7 +118,7 @@ inline void add_noise(const Layout& layout, const Blocks& blocks, const Noise& n
     };
     std::vector<Task> tasks;
     for (int b = 0; b < blocks.n; ++b)
-        for (int row = 0; row < std::max(1, blocks.counts[b]); row += NOISE_ROWS) tasks.push_back({b, row});
+        for (int row = 0; row < blocks.counts[b]; row += NOISE_ROWS) tasks.push_back({b, row});
     std::vector<BlockNoise::Learned> learned(tasks.size());
     auto run = [&](int i, int) {
         const int b = tasks[i].block;
@@ -161,25 +126,14 @@ inline void add_noise(const Layout& layout, const Blocks& blocks, const Noise& n
         learned[i] = BlockNoise(layout, slot, blocks.counts[b], noise.keys[b], noise.scales[b], noise).run(tasks[i].row);
     };
     Pool::get().run(int(tasks.size()), run, "noise");
+    std::vector<RowBounds> bounds(blocks.n);
+    for (int b = 0; b < blocks.n; ++b) out.mass[b] = 0, out.dead[b] = 0;
     for (size_t i = 0; i < tasks.size(); ++i) {
         const int b = tasks[i].block;
-        const auto& one = learned[i];
-        const bool fresh = tasks[i].row == 0;
-        float scale = one.scale[0];
-        for (int lane = 0; lane < W; ++lane) {
-            const bool first = fresh && lane == 0;
-            for (int k = 0; k < 3; ++k) {
-                float &lo = out.lo[3 * b + k], &hi = out.hi[3 * b + k];
-                lo = first ? one.lo[k][lane] : std::min(lo, one.lo[k][lane]);
-                hi = first ? one.hi[k][lane] : std::max(hi, one.hi[k][lane]);
-            }
-            scale = std::max(scale, one.scale[lane]);
-        }
-        const float extent = float(std::exp(double(scale)) * 1.000002);  // over any rounding
-        out.extent[b] = fresh ? extent : std::max(out.extent[b], extent);
-        out.mass[b] = one.mass + (fresh ? 0 : out.mass[b]);
-        out.dead[b] = one.dead + (fresh ? 0 : out.dead[b]);
+        bounds[b].join(learned[i].bounds);
+        out.mass[b] += learned[i].mass, out.dead[b] += learned[i].dead;
     }
+    for (int b = 0; b < blocks.n; ++b) bounds[b].write(out.lo + 3 * b, out.hi + 3 * b, out.extent + b);
 }
 
 }  // namespace tidegs

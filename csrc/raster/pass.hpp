@@ -289,26 +289,18 @@ private:
     }
 
     void merge(int from, int blocks, const Updates& out) const {
-        const float inf = std::numeric_limits<float>::infinity();
-        std::vector<float> scale(blocks, -inf);
-        for (int b = 0; b < blocks; ++b) {
-            for (int k = 0; k < 3; ++k) out.lo[3 * b + k] = inf, out.hi[3 * b + k] = -inf;
-            out.visible[b] = 0, out.touched[b] = 0;
-        }
+        std::vector<RowBounds> bounds(blocks);
+        for (int b = 0; b < blocks; ++b) out.visible[b] = 0, out.touched[b] = 0;
         if (out.pose) std::fill(out.pose, out.pose + 12 * (size_t)blocks, 0.0);
         for (size_t i = 0; i < updates_.size(); ++i) {
             const int b = items_[from + i].block;
-            for (int k = 0; k < 3; ++k) {
-                out.lo[3 * b + k] = std::min(out.lo[3 * b + k], updates_[i].lo[k]);
-                out.hi[3 * b + k] = std::max(out.hi[3 * b + k], updates_[i].hi[k]);
-            }
-            scale[b] = std::max(scale[b], updates_[i].scale);
+            bounds[b].join(updates_[i].bounds);
             out.visible[b] += updates_[i].visible;
             out.touched[b] |= updates_[i].touched;
             if (!out.pose) continue;
             for (int c = 0; c < 12; ++c) out.pose[12 * b + c] += updates_[i].pose[c];
         }
-        for (int b = 0; b < blocks; ++b) out.extent[b] = (float)(std::exp((double)scale[b]) * 1.000002);  // over any rounding
+        for (int b = 0; b < blocks; ++b) bounds[b].write(out.lo + 3 * b, out.hi + 3 * b, out.extent + b);
     }
 
     const Layout layout_;

@@ -3,19 +3,19 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
 
 #include "optim/adam.hpp"
+#include "raster/bounds.hpp"
 #include "raster/project.hpp"
 #include "raster/tile_backward.hpp"
 
 namespace tidegs {
 
 struct ItemUpdate {
-    float lo[3], hi[3], scale;  // bounds of the means; greatest log scale
-    int32_t visible;            // rows that Adam updated
-    bool touched;
-    double pose[12];            // the view matrix's gradient; where asked for
+    RowBounds bounds;
+    int32_t visible = 0;   // rows that Adam updated
+    bool touched = false;
+    double pose[12] = {};  // the view matrix's gradient; where asked for
 };
 
 // By row: image-space gradients of an item (the components of Partial), and what is made of them.
@@ -49,7 +49,7 @@ public:
 
     // `grad.v` holds the visible rows' image-space gradients of this camera.
     void run(ItemGrad& grad, ItemUpdate& out) {
-        out = {{INF, INF, INF}, {-INF, -INF, -INF}, -INF, 0, false, {}};
+        out = {};
         select_rows(out);
         if (active_ || idle_) {
             for (int i = 0; i < active_; ++i) geometry(grad, i);
@@ -58,12 +58,12 @@ public:
             for (int k = 0; k < SCALES; ++k) put(k, k < QUATS ? 0 : 1, grad.base[k]);
             for (int k = SCALES; k < SH0; ++k) put(k, k < OPACITIES ? 2 : 3, grad.base[k], regular() ? grad.reg[k - SCALES] : nullptr);
         }
-        if (last_) bounds(out);
+        if (!last_) return;
+        const Reach reach{dense_, adam_.lr[0] * adam_.drift, adam_.lr[2] * adam_.drift, adam_.eps};
+        out.bounds = row_bounds(base_.p, base_.m, base_.v, stride_, 0, item_.rows, reach);
     }
 
 private:
-    static constexpr float INF = std::numeric_limits<float>::infinity();
-
     // Values and moments of the planes "base" or "rest".
     struct Planes {
         float *p, *m, *v;
@@ -214,36 +214,6 @@ private:
             const int row = resting_[i];
             adam_update(adam_, lr, first(item_.rows - row), vf{}, p + row, m + row, v + row);
         }
-    }
-
-    // Of all rows in use; with dense Adam, of all places where momentum can take them before they are needed again.
-    void bounds(ItemUpdate& out) const {
-        for (int k = 0; k < 3; ++k) {
-            const float *mean = base_.p + (MEANS + k) * stride_, *scale = base_.p + (SCALES + k) * stride_;
-            vf lo = set1(INF), hi = set1(-INF), most = set1(-INF);
-            for (int row = 0; row < item_.rows; row += W) {
-                const vm used = first(item_.rows - row);
-                vf least = load(mean + row), greatest = least, size = load(scale + row);
-                if (dense_) {
-                    const vf way = reach(MEANS + k, row, adam_.lr[0]);
-                    least = min(least, least + way), greatest = max(greatest, greatest + way);
-                    size = max(size, size + reach(SCALES + k, row, adam_.lr[2]));
-                }
-                lo = min(select(used, least, lo), lo);
-                hi = max(select(used, greatest, hi), hi);
-                most = max(select(used, size, most), most);
-            }
-            for (int i = 0; i < W; ++i) {
-                out.lo[k] = std::min(out.lo[k], lo[i]), out.hi[k] = std::max(out.hi[k], hi[i]);
-                out.scale = std::max(out.scale, most[i]);
-            }
-        }
-    }
-
-    // How far momentum alone can still take a component.
-    vf reach(int component, int row, float lr) const {
-        const size_t at = component * stride_ + row;
-        return load(base_.m + at) * (-lr * adam_.drift) / (sqrt(load(base_.v + at)) + set1(adam_.eps));
     }
 
     const Camera& cam_;

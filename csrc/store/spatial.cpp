@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/hash.hpp"
 #include "store/columns.hpp"
 #include "store/curve.hpp"
 #include "store/neighbours.hpp"
@@ -61,18 +62,12 @@ void in_parts(int64_t n, int threads, const Job& job) {
     });
 }
 
-// The finalizer of SplitMix64 (Steele et al. 2014).
-inline uint64_t mix(uint64_t v) {
-    v = (v ^ v >> 30) * 0xBF58476D1CE4E5B9ull;
-    v = (v ^ v >> 27) * 0x94D049BB133111EBull;
-    return v ^ v >> 31;
-}
-
 }  // namespace
 }  // namespace tidegs::store
 
 #define TIDEGS_API extern "C" __attribute__((visibility("default")))
 
+using tidegs::mix;
 using tidegs::store::kAhead;
 using tidegs::store::Neighbours;
 using tidegs::store::prefetch;

@@ -19,6 +19,16 @@ def _at(arena, slots, packed, mask, SLOT_FLOATS: tl.constexpr, CAPACITY: tl.cons
 
 
 @triton.jit
+def _tile(arena, slots, counts, SLOT_FLOATS: tl.constexpr, ROWS: tl.constexpr):
+    """Of a program of a grid (blocks, CAPACITY / ROWS): its block, rows, which of them are in use, and the address of
+    component 0 of each."""
+    block = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
+    return block, row, row < tl.load(counts + block), at
+
+
+@triton.jit
 def _radius(at, depth, focal, centre, size, scale, sigmas, eps2d):
     slope = tl.minimum(tl.maximum(at / depth, -(centre + 0.15 * size) / focal), (size - centre + 0.15 * size) / focal)
     length = scale * focal / depth
@@ -33,10 +43,7 @@ def cull_kernel(
     SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """keep [n * CAPACITY] (int8) = 1 where gsplat may find the row visible. Grid: (n, CAPACITY / ROWS)."""
-    block = tl.program_id(0)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    used = row < tl.load(counts + block)
-    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
+    block, row, used, at = _tile(arena, slots, counts, SLOT_FLOATS, ROWS)
     x = tl.load(at, mask=used, other=0.0)
     y = tl.load(at + CAPACITY, mask=used, other=0.0)
     z = tl.load(at + 2 * CAPACITY, mask=used, other=0.0)
@@ -186,10 +193,7 @@ def adam_marked_kernel(
     SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Adam on the marked rows of whole slots; how many: marked int32 [m, CAPACITY / ROWS]. Grid: the same."""
-    block = tl.program_id(0)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
-    used = row < tl.load(counts + block)
+    block, _, used, at = _tile(arena, slots, counts, SLOT_FLOATS, ROWS)
     mask = used & (tl.load(at + MARKS_AT, mask=used, other=0.0) > 0.0)
     for c in tl.static_range(14):
         rate = _rate(c, means_rate, quats_rate, scales_rate, opacities_rate, sh0_rate)
@@ -213,11 +217,8 @@ def adam_rest_kernel(
 ):  # fmt: skip
     """Adam without gradients on the rows of whole slots that `took` (int8 [m, CAPACITY]) has not. Grid: (m, CAPACITY /
     ROWS)."""
-    block = tl.program_id(0)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
-    mask = row < tl.load(counts + block)
-    mask = mask & (tl.load(took + block * CAPACITY + row, mask=mask, other=1) == 0)
+    block, row, used, at = _tile(arena, slots, counts, SLOT_FLOATS, ROWS)
+    mask = used & (tl.load(took + block * CAPACITY + row, mask=used, other=1) == 0)
     none = tl.full((ROWS,), 0.0, tl.float32)
     for c in tl.static_range(14):
         rate = _rate(c, means_rate, quats_rate, scales_rate, opacities_rate, sh0_rate)
@@ -246,10 +247,7 @@ def noise_kernel(
     SLOT_FLOATS: tl.constexpr, CAPACITY: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Noise on the means of whole slots; mass float32 and dead int32 [n, CAPACITY / ROWS], by tile. Grid: the same."""
-    block = tl.program_id(0)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    used = row < tl.load(counts + block)
-    at = arena + tl.load(slots + block).to(tl.int64) * SLOT_FLOATS + row
+    block, row, used, at = _tile(arena, slots, counts, SLOT_FLOATS, ROWS)
     key = tl.load(keys + block).to(tl.uint64, bitcast=True)
     opacity = 1.0 / (1.0 + tl.exp(-tl.load(at + 10 * CAPACITY, mask=used, other=0.0)))
     size = tl.load(scales + block) / (1.0 + tl.exp(tl.minimum(100.0 * (opacity - 0.005), 80.0)))
