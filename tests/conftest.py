@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")  # else torch's products of a row depend on how many rows there are
 
 import pytest
 from hypothesis import settings
