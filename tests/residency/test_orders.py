@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.residency.residency_fakes import SETTINGS, toy_table, toy_views
+from tests.residency.residency_fakes import LAYOUT, SETTINGS, toy_table, toy_views
+from tidegs.config import TrainConfig
 from tidegs.residency.index import NEVER, build_index, use_after, uses_after
 from tidegs.residency.schedule import Schedule
 from tidegs.residency.tours import cache_tour, locality_tour
 from tidegs.residency.visibility import Bounds, view_planes, working_sets
+from tidegs.train.budgets import Budgets
+from tidegs.train.order import choose_order
 
 
 @settings(max_examples=60, deadline=None)
@@ -101,6 +104,22 @@ def test_a_locality_tour_visits_all_and_is_short() -> None:
         return float(np.linalg.norm(np.diff(at[order], axis=0), axis=1).sum())
 
     assert length(tour) < 0.25 * length(np.arange(200))
+
+
+@pytest.mark.parametrize(
+    ("arena", "height", "name"),
+    [(150, 4.0, "shuffle"), (60, 1.0, "cache"), (1, 1.5, "trajectory"), (60, 40.0, "shuffle")],
+)
+def test_an_arena_that_a_view_overflows_gets_no_tour_by_misses(arena: int, height: float, name: str) -> None:
+    """In core: shuffle. Views of a few of 150 blocks, in an arena of 60 and of 1. Views of all of them."""
+    rng = np.random.default_rng(3)
+    table, views = toy_table(rng, 150), toy_views(rng, 100, height)
+    budgets = Budgets(LAYOUT, len(table), arena, 10, "as asked")
+    order = choose_order(TrainConfig(), tuple(range(100)), views, table, budgets, SETTINGS)
+    assert order.name == name
+    assert (order.schedule.tour is None) == (name == "shuffle")
+    asked = choose_order(TrainConfig(order="cache"), tuple(range(100)), views, table, budgets, SETTINGS)
+    assert asked.name == "cache"
 
 
 @pytest.mark.parametrize("base", [0, 1000])

@@ -68,18 +68,29 @@ def choose_order(
 ) -> CameraOrder:
     """The order that the settings name; "auto" shuffles in core and spares the links out of core."""
     name: str = config.order
-    if name == "auto":
-        name = "shuffle" if budgets.in_core else "cache"
     tour: np.ndarray | None = None
     window = 1
     chosen = [views[i] for i in train]
+    if name == "auto" and budgets.in_core:
+        name = "shuffle"
+    elif name in ("auto", "cache"):
+        offsets, ids = view_sets(table, chosen, settings)
+        if name == "auto":
+            name = _sparing(len(ids) / max(1, len(chosen)), len(table), budgets.arena_slots)
+        if name == "cache":
+            tour = cache_tour(offsets, ids, len(table), budgets.arena_slots)
+            window = window_for(offsets, ids, tour, budgets.arena_slots)
     if name == "trajectory":
         tour = locality_tour(chosen)
-    elif name == "cache":
-        offsets, ids = view_sets(table, chosen, settings)
-        tour = cache_tour(offsets, ids, len(table), budgets.arena_slots)
-        window = window_for(offsets, ids, tour, budgets.arena_slots)
     return CameraOrder(name, train, Schedule(len(train), config.batch_size, config.seed, tour, window))
+
+
+def _sparing(needed: float, blocks: int, arena: int) -> str:
+    """The order for views that need so many blocks in the mean. Where a view alone overflows the arena, little is left
+    of it for the next: planning a tour by misses takes cameras times loads then, for nothing."""
+    if needed <= arena:
+        return "cache"
+    return "shuffle" if needed > blocks / 2 else "trajectory"
 
 
 def _read(path: Path, cameras: int) -> tuple[str, np.ndarray | None, int]:
