@@ -58,7 +58,7 @@ class TrainConfig:
     steps_scaler: float = option(1.0, RUN, "scales every step count, gsplat's way to a shorter schedule", low=1e-6)
     batch_size: int = option(1, RUN, "cameras a step; rates scale with its square root", low=1)
     order: Literal["auto", "shuffle", "trajectory", "cache"] = option(
-        "auto", RUN, "camera order; auto: shuffle in core, cache out of core"
+        "auto", RUN, "camera order; auto: shuffle in core, else sparing links"
     )
     seed: int = option(42, RUN, "seed of the camera order and of all random numbers", low=0)
     eval_steps: tuple[int, ...] = option((7_000, 30_000), RUN, "steps after which the test split is evaluated")

@@ -2,8 +2,6 @@
 // over the rows of an item, so that each plane is streamed (see project.hpp).
 #pragma once
 
-#include <cmath>
-
 #include "optim/adam.hpp"
 #include "raster/bounds.hpp"
 #include "raster/project.hpp"
