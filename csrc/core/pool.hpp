@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/denormals.hpp"
 #include "core/trace.hpp"
 
 namespace tidegs {
@@ -37,6 +38,7 @@ public:
     void run(int n, F&& f, const char* stage = "kernel") {
         if (n <= 0) return;
         std::lock_guard<std::mutex> one(caller_);
+        const DenormalsAreZero flush;
         Call call = [](void* context, int item, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(item, thread); };
         if (wanted_ == 1 || n == 1) {
             const Start start = Trace::get().begin();
@@ -93,6 +95,7 @@ private:
         team_.clear();
     }
     void serve(int thread, uint64_t seen) {
+        const DenormalsAreZero flush;
         for (;;) {
             for (int spin = 0; spin < SPINS && ticket_.load(std::memory_order_acquire) / ROUND == seen; ++spin) {
             }

@@ -59,6 +59,26 @@ def test_adam_equals_torch_on_visible_rows_or_all(isa, dense):
             )
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("isa", ISAS)
+def test_moments_never_become_denormal(isa, threads):
+    """Each one in a vector would cost as much as hundreds of Gaussians, and 0.9 of the least is itself. Other
+    arithmetic of the process keeps its denormals."""
+    scene, view, least = random_scene(500, 21, spread=4), look(60, 60, 2), np.finfo(np.float32).tiny
+    packed = pack(scene, [0, 100, 200, 300, 400, 500], isa)
+    packed.device.set_threads(threads)
+    for slot in packed.slots:
+        for plane in ("m_base", "m_rest"):
+            packed.layout.view(packed.device.arena[slot], plane)[:] = least
+    _, (update,) = run(packed, view, adam=AdamSettings(ADAM.lrs, 1, dense=True))
+    packed.device.set_threads(2)
+    assert update.visible.sum() < scene.n
+    for plane in ("m_base", "m_rest"):
+        moments = np.abs(packed.rows(plane))
+        assert ((moments == 0) | (moments >= least)).all()
+    assert least * np.float32(0.5) > 0
+
+
 def copy_state(source: Packed, target: Packed) -> None:
     for a, b in zip(source.slots, target.slots, strict=True):
         target.device.arena[b] = source.device.arena[a]
