@@ -30,6 +30,7 @@ def option(default: Any, group: str, text: str, **extra: Any) -> Any:
 DATA, BUDGET, RUN, MODEL, RATES = "scene", "budgets", "run", "model", "learning rates"
 DENSIFY = "densification"
 _STOP_ITER = {"auto": 15_000, "none": 15_000, "default": 15_000, "mcmc": 25_000}  # refine before this step, in gsplat
+_MCMC_FIRST = {"opacity": 0.5, "scale": 0.1}  # as gsplat's trainer begins with that strategy
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class TrainConfig:
     sh_degree: int = option(3, MODEL, "greatest degree of spherical harmonics", low=0, high=3)
     sh_degree_interval: int = option(1000, MODEL, "steps between raising the degree in use", low=1)
     init_random: int = option(0, MODEL, "start from so many random points instead of the scene's", low=0)
-    init_opacity: float = option(0.1, MODEL, "opacity of initial Gaussians", low=1e-6, high=0.999)
-    init_scale: float = option(1.0, MODEL, "initial size in mean distances to the 3 nearest points", low=1e-6)
+    init_opacity: float = option(0.0, MODEL, "opacity of first Gaussians; 0: 0.1, mcmc 0.5", low=0, high=0.999)
+    init_scale: float = option(0.0, MODEL, "their size in distances to the 3 nearest; 0: 1, mcmc 0.1", low=0)
     antialiased: bool = option(False, MODEL, "antialiased rasterization (Mip-Splatting's 2D filter)")
     near_plane: float = option(0.01, MODEL, "near clipping distance, scene units", low=1e-9)
     far_plane: float = option(1e10, MODEL, "far clipping distance, scene units", low=0)
@@ -156,6 +157,16 @@ class TrainConfig:
     def last_refine(self) -> int:
         """`refine_stop_iter`, or the strategy's own where that is 0."""
         return self.refine_stop_iter or _STOP_ITER[self.strategy]
+
+    @property
+    def first_opacity(self) -> float:
+        """`init_opacity`, or the strategy's own where that is 0."""
+        return self.init_opacity or (_MCMC_FIRST["opacity"] if self.strategy == "mcmc" else 0.1)
+
+    @property
+    def first_scale(self) -> float:
+        """`init_scale`, or the strategy's own where that is 0."""
+        return self.init_scale or (_MCMC_FIRST["scale"] if self.strategy == "mcmc" else 1.0)
 
 
 def parse_memory(text: str, total: int, name: str = "memory") -> int:

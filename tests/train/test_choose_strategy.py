@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.training import settings, train
@@ -22,6 +23,26 @@ def test_auto_thickens_thin_clouds(points, expected):
     config = resolved(TrainConfig(), points)
     assert config == TrainConfig(strategy=expected)
     assert resolved(TrainConfig(strategy="mcmc"), points).strategy == "mcmc"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "opacity", "scale"),
+    [
+        ({"strategy": "default"}, 0.1, 1.0),
+        ({"strategy": "mcmc"}, 0.5, 0.1),  # of gsplat 1.5.3's simple_trainer.py mcmc
+        ({"strategy": "mcmc", "init_opacity": 0.2, "init_scale": 0.7}, 0.2, 0.7),
+    ],
+)
+def test_first_gaussians_are_those_of_the_strategy(city, tmp_path, chosen, opacity, scale):
+    plain = settings(strategy="none", init_scale=1.0, max_steps=0)
+    widths = []
+    for name, config in (("run", settings(**chosen, max_steps=0)), ("plain", plain)):
+        train(city, tmp_path / name, config)
+        with BlockStore.open(tmp_path / name / "store", readonly=True) as store:
+            seeds = store.table[store.table["count"] > 0]
+            widths.append(seeds["extent"].max())
+            assert 1 / (1 + np.exp(-store.seed_opacity)) == pytest.approx(opacity if name == "run" else 0.1)
+    assert widths[0] == pytest.approx(scale * widths[1], rel=1e-5)
 
 
 def test_a_result_says_what_auto_was(city, tmp_path):

@@ -49,8 +49,8 @@ def write_city(out: Path, store: Path, settings: SynthSettings, config: TrainCon
     city = generate_city(settings.seed, settings.extent)
     options = IngestOptions(
         memory_budget=memory,
-        init_scale=config.init_scale,
-        init_opacity=config.init_opacity,
+        init_scale=config.first_scale,
+        init_opacity=config.first_opacity,
         spacing=city.spacing(settings.points) * transform.scale,
         progress=sys.stderr.isatty(),
     )

@@ -81,8 +81,8 @@ def ingest_scene(
     """Makes the block store of seed points; `memory` bounds what the ingest holds, in bytes."""
     options = IngestOptions(
         memory_budget=memory,
-        init_scale=config.init_scale,
-        init_opacity=config.init_opacity,
+        init_scale=config.first_scale,
+        init_opacity=config.first_opacity,
         progress=not quiet and sys.stderr.isatty(),
     )
     layout = record_layout(config)
