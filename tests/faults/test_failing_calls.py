@@ -13,6 +13,7 @@ from tests.faults.scenario import Life
 from tests.store.store_cases import SMALL, contents, filled_store
 from tidegs.errors import CorruptError, StoreError
 from tidegs.gaussians.layout import RecordLayout
+from tidegs.store import unfinished
 from tidegs.store.block_store import BlockStore
 from tidegs.store.ingest import IngestOptions, ingest_points
 from tidegs.store.memory import aligned_slots
@@ -58,13 +59,35 @@ def test_every_call_may_fail(quick_folder: Path, seed: int, injected: list[int])
 def ingest(folder: Path, files: FailingFiles | None) -> BlockStore:
     rng = np.random.default_rng(0)
     chunks = [(rng.normal(size=(2000, 3)).astype(np.float32), np.zeros((2000, 3), np.uint8)) for _ in range(5)]
-    return ingest_points(folder, chunks, RecordLayout(512), IngestOptions(memory_budget=1 << 20), files=files)
+    options = IngestOptions(memory_budget=1 << 20, source="cloud")
+    return ingest_points(folder, chunks, RecordLayout(512), options, files=files)
 
 
+def begin_ingest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves an ingest that was interrupted while it wrote blocks."""
+    save, calls = unfinished.Unfinished.save, iter(range(1 << 30))
+
+    def interrupted(self: unfinished.Unfinished, state: dict[str, np.ndarray]) -> None:
+        save(self, state)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished.Unfinished, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ingest(folder, None)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "begun"])
 @pytest.mark.parametrize("step", [pytest.param(23, id="some"), pytest.param(1, id="every", marks=pytest.mark.slow)])
-def test_an_ingest_that_fails_can_be_repeated(quick_folder: Path, step: int, injected: list[int]) -> None:
+def test_an_ingest_that_fails_can_be_repeated(
+    quick_folder: Path, step: int, begun: bool, injected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unfinished, "KEEP_NBYTES", 1 << 15)
     with ingest(quick_folder / "right", None) as store:
         right = contents(store)
+    if begun:
+        begin_ingest(quick_folder / "begun", monkeypatch)
     folder = quick_folder / "s"
 
     def attempt(files: FailingFiles | None) -> bool:
@@ -76,6 +99,8 @@ def test_an_ingest_that_fails_can_be_repeated(quick_folder: Path, step: int, inj
 
     def fresh(files: FailingFiles) -> bool:
         shutil.rmtree(folder, ignore_errors=True)
+        if begun:
+            shutil.copytree(quick_folder / "begun", folder)
         return attempt(files)
 
     for fault in each_call(fresh, KINDS + HARMLESS, step):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.store.store_cases import contents, coordinates
 from tidegs.gaussians.layout import RecordLayout
-from tidegs.store import records
+from tidegs.store import records, unfinished
 from tidegs.store.files import Files
 from tidegs.store.grid import Grid, partition
 from tidegs.store.ingest import IngestOptions, ingest_points
@@ -47,15 +47,16 @@ def scan(n: int) -> tuple[np.ndarray, np.ndarray]:
     return xyz.astype(np.float32), rng.integers(0, 256, (n, 3), np.uint8)
 
 
-@pytest.mark.parametrize("spacing", [None, 0.02])
+@pytest.mark.parametrize(("spacing", "source"), [(None, ""), (0.02, ""), (None, "a scan, to be gone on with")])
 def test_the_disk_holds_little_more_than_the_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spacing: float | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spacing: float | None, source: str
 ) -> None:
     monkeypatch.setattr(records, "_GROW_LEAST", 1 << 18)  # in proportion, as for a large store
-    xyz, rgb = scan(400_000)
+    monkeypatch.setattr(unfinished, "KEEP_NBYTES", 1 << 20)
+    xyz, rgb = scan(800_000)
     files = Watched(tmp_path / "s")
     chunks = [(xyz[i : i + 50_000], rgb[i : i + 50_000]) for i in range(0, len(xyz), 50_000)]
-    options = IngestOptions(memory_budget=16 << 20, spacing=spacing)
+    options = IngestOptions(memory_budget=16 << 20, spacing=spacing, source=source)
     ingest_points(tmp_path / "s", chunks, RecordLayout(4096), options, files=files).close()
     result = sum(f.stat().st_blocks * 512 for f in (tmp_path / "s").iterdir())
     assert result > 19 * len(xyz)

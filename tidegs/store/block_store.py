@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tidegs.store.seeds import INIT_OPACITY_LOGIT
 
 IO_THREADS = 4
 Blocks = Sequence[int] | np.ndarray
+Begun = tuple[np.ndarray, int]  # a table of records that are durable, and all bytes written so far
 _PLACE = ("offset", "generation", "crc", "planes", "kind")  # columns of the table that are the store's own
 
 
@@ -44,12 +45,14 @@ class BlockStore:
         seed_opacity: float = INIT_OPACITY_LOGIT,
         io_threads: int = IO_THREADS,
         files: Files | None = None,
+        kept: Callable[[], Begun | None] | None = None,
     ) -> BlockStore:
         """An empty store in a folder that holds none. It can be opened once its first `commit` is done; what an
-        unfinished creation left there is replaced. `seed_opacity`: the logit that seeds expand to."""
+        unfinished creation left there is replaced, unless `kept`, asked once the folder is locked, knows what to go on
+        with. `seed_opacity`: the logit that seeds expand to."""
         store = BlockStore(Path(path), layout, seed_opacity, False, io_threads, files or Files())
         with store._closing_on_error():
-            store._begin()
+            store._begin(kept or (lambda: None))
         return store
 
     @staticmethod
@@ -308,8 +311,8 @@ class BlockStore:
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Takes a folder for a new store and clears what an unfinished creation left."""
+    def _begin(self, kept: Callable[[], Begun | None]) -> None:
+        """Takes a folder for a new store, and clears what an unfinished creation left or goes on with it."""
         with self._guard.errors(self.path, "creating the folder"):
             self._files.mkdir(self.path)
             names = self._files.listdir(self.path)
@@ -319,8 +322,15 @@ class BlockStore:
         if strangers:
             raise StoreError(f"{self.path} is not empty (it holds {strangers[0]}): name an empty or a new folder")
         self._lock_folder()
-        with self._guard.errors(self.path, "clearing the folder"):
-            self._files.clear(self.path, fmt.OUR_FILES - {fmt.LOCK})
+        begun = kept()
+        if begun is None:
+            with self._guard.errors(self.path, "clearing the folder"):
+                self._files.clear(self.path, fmt.OUR_FILES - {fmt.LOCK})
+        else:
+            rows, self._written_before = begun
+            self._resize(len(rows))
+            self._rows[: len(rows)] = rows
+            self.records.load(rows)
 
     def _lock_folder(self) -> None:
         path = self.path / fmt.LOCK

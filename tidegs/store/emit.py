@@ -45,7 +45,8 @@ class BlockWriter:
         self._sizes = sizes
         counts, self._class = sizes.class_counts(capacity // _JOIN_SHARE)
         blocks = -(-counts // max(1, round(capacity * fill)))
-        self._ids = np.split(store.allocate(int(blocks.sum())), np.cumsum(blocks)[:-1])
+        ids = np.arange(len(store.table)) if len(store.table) else store.allocate(int(blocks.sum()))
+        self._ids = np.split(ids, np.cumsum(blocks)[:-1])
         self._ends = [counts[k] * np.arange(1, blocks[k] + 1) // max(1, blocks[k]) for k in range(CLASSES)]
         self._next = [0] * CLASSES  # blocks of the class that are done
         self._done = [0] * CLASSES  # rows in them
@@ -72,15 +73,33 @@ class BlockWriter:
         wait(self._filling)
         self._filling.clear()
 
+    def progress(self) -> dict[str, np.ndarray]:
+        """For `go_on`, once all blocks that are complete are written."""
+        self._drain()
+        state = {"blocks": np.array(self._next), "rows": np.array(self._done)}
+        for k, (rows, extents) in enumerate(self._pending):
+            state |= {f"pending{k}": rows.copy().view(np.uint8), f"extents{k}": extents}
+        return state
+
+    def go_on(self, state: dict[str, np.ndarray]) -> None:
+        """Goes on where a writer to the same store said that it was."""
+        self._next, self._done = state["blocks"].tolist(), state["rows"].tolist()
+        for k, (rows, _) in enumerate(self._pending):
+            held = state[f"pending{k}"].view(rows.dtype)
+            self._pending[k] = Rows.of([held], rows.dtype), state[f"extents{k}"]
+
     def close(self) -> None:
         """Writes what is left; every row given to `add` is then in the store."""
-        while self._writing:
-            self._writing.popleft().result()
+        self._drain()
         self._shutdown()
 
     def abandon(self) -> None:
         """Ends the threads without writing more than was begun."""
         self._shutdown()
+
+    def _drain(self) -> None:
+        while self._writing:
+            self._writing.popleft().result()
 
     def _shutdown(self) -> None:
         self._writer.shutdown(cancel_futures=True)

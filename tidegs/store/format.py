@@ -28,7 +28,8 @@ PLAIN_KINDS = (1, 2, 3, 4)
 SEEDS, SCRATCH, NOTHING = 0, 5, 255  # kinds with a meaning of their own; NOTHING: no record, all planes are zero
 KINDS = ("seeds", "base", "base-adam", "params", "params-adam", "scratch")
 RECORD_FILES = tuple(f"records.{kind}" for kind in KINDS)
-WORK_FILES = tuple(f"ingest.{name}" for name in ("rows", "parts", "query", "answer", "asked", "scale", "better"))
+_WORK = ("rows", "parts", "query", "answer", "asked", "scale", "better", "state", "tmp")
+WORK_FILES = tuple(f"ingest.{name}" for name in _WORK)
 OUR_FILES = frozenset({ROOT, ROOT + ".tmp", LOCK, *TABLES, *RECORD_FILES, *WORK_FILES})
 CLASS_PLANES: dict[int, tuple[str, ...]] = {
     1: ("base",),

@@ -46,12 +46,10 @@ def initial_scales(
 
 
 def scales_of(bucket: int, spool: dict[str, Spool]) -> np.ndarray:
-    """The log scales of the points of a bucket, float32 [n]; forgets them."""
+    """The log scales of the points of a bucket, float32 [n]."""
     scale = spool["scale"].get(bucket).copy()
     for better in spool["better"].chunks(bucket):
         scale[better["row"]] = better["scale"]
-    for name in ("scale", "better"):
-        spool[name].drop(bucket)
     return scale
 
 

@@ -200,7 +200,7 @@ class Records:
         with self._guard.errors(path, f"making room for {n} blocks"):
             if self._fds[kind] < 0:
                 self._open(kind, os.O_RDWR | os.O_CREAT)
-            ahead = min(max(_GROW_LEAST, extents.total * extents.nbytes // 8), _GROW_MOST) // extents.nbytes
+            ahead = min(max(_GROW_LEAST, extents.total * extents.nbytes // 16), _GROW_MOST) // extents.nbytes
             total = extents.total + n + ahead
             try:
                 self._files.allocate(int(self._fds[kind]), total * extents.nbytes)

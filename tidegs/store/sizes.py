@@ -17,17 +17,17 @@ class SizeHistogram:
     """Counts of log extents in bins of an eighth of an octave."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_BINS, np.int64)
+        self.counts = np.zeros(_BINS, np.int64)
 
     def add(self, log_extent: np.ndarray, times: int = 1) -> None:
         """Takes float32 [n]: the natural log of each splat's greatest scale; so many splats of each."""
-        self._counts += np.bincount(_bins(log_extent), minlength=_BINS) * times
+        self.counts += np.bincount(_bins(log_extent), minlength=_BINS) * times
 
     def class_counts(self, least: int) -> tuple[np.ndarray, np.ndarray]:
         """int64 [CLASSES] splats of each class, and int64 [CLASSES]: the class that stands in for each; a class of
         fewer than `least` splats joins the one below it."""
         classes = _classes(np.arange(_BINS), self._median())
-        counts = np.bincount(classes, self._counts, CLASSES).astype(np.int64)
+        counts = np.bincount(classes, self.counts, CLASSES).astype(np.int64)
         joined = np.arange(CLASSES)
         for k in range(CLASSES - 1, 0, -1):
             if counts[k] < least:
@@ -41,7 +41,7 @@ class SizeHistogram:
         return _classes(_bins(log_extent), self._median())
 
     def _median(self) -> int:
-        total = np.cumsum(self._counts)
+        total = np.cumsum(self.counts)
         return int(np.searchsorted(total, total[-1] // 2, side="right"))
 
 

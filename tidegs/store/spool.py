@@ -21,6 +21,7 @@ from tidegs.errors import StoreError
 from tidegs.store.files import Files
 from tidegs.store.spatial import group_rows
 
+PIECES = np.dtype([("bucket", np.int32), ("offset", np.int64), ("rows", np.int64)])
 _PIECE = 1 << 20  # bytes of a bucket that are written at once
 T = TypeVar("T")
 
@@ -32,13 +33,39 @@ class Spool:
         """`path`: the file used beyond `budget` bytes of rows in memory."""
         self.rows = 0
         self.bytes_moved = 0  # to and from the file
-        self._path, self._dtype, self._budget, self._files = path, dtype, budget, files
+        self.path = path
+        self._dtype, self._budget, self._files = dtype, budget, files
         self._fd = -1
         self._end = 0
         self._held = 0  # bytes in memory
         self._memory: dict[int, list[np.ndarray]] = defaultdict(list)
         self._memory_nbytes: dict[int, int] = defaultdict(int)
         self._pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)  # bucket: (offset, rows)
+
+    @staticmethod
+    def kept(path: Path, dtype: np.dtype, budget: int, files: Files, pieces: np.ndarray) -> Spool:
+        """The spool whose `keep` gave these pieces, from its file. Raises StoreError."""
+        spool = Spool(path, dtype, budget, files)
+        try:
+            spool._fd = files.open(path, os.O_RDWR)
+        except OSError as e:
+            raise StoreError(f"{path}: opening work data of the ingest failed: {e.strerror or e}") from e
+        for bucket, offset, rows in pieces.tolist():
+            spool._pieces[bucket].append((offset, rows))
+            spool.rows += rows
+        return spool
+
+    def keep(self) -> np.ndarray:
+        """Makes all rows durable in the file; PIECES [n] that say where they are."""
+        for bucket in list(self._memory):
+            self._spill(bucket)
+        try:
+            if self._fd >= 0:
+                self._files.fsync(self._fd)
+        except OSError as e:
+            raise StoreError(f"{self.path}: fsync of work data of the ingest failed: {e.strerror or e}") from e
+        found = [(bucket, *piece) for bucket, pieces in self._pieces.items() for piece in pieces]
+        return np.array(found, PIECES)
 
     def put(self, bucket: int, rows: np.ndarray) -> None:
         """Appends rows (of the spool's dtype) to a bucket; keeps a reference where they stay in memory."""
@@ -84,13 +111,14 @@ class Spool:
         for piece in self._pieces.pop(bucket, ()):
             self._free(*piece)
 
-    def close(self) -> None:
-        """Removes the file."""
+    def close(self, remove: bool = True) -> None:
+        """Closes, and removes, the file."""
         self._memory.clear()
         if self._fd >= 0:
             self._files.close(self._fd)
-            with suppress(OSError):  # the store removes it when it is opened next
-                self._files.unlink(self._path)
+            if remove:
+                with suppress(OSError):  # the store removes it when it is opened next
+                    self._files.unlink(self.path)
             self._fd = -1
 
     def _spill(self, bucket: int) -> None:
@@ -98,7 +126,7 @@ class Spool:
         self._held -= self._memory_nbytes.pop(bucket)
         try:
             if self._fd < 0:
-                self._fd = self._files.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+                self._fd = self._files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             for part in rows:
                 data = np.ascontiguousarray(part).view(np.uint8).reshape(-1)
                 self._files.write_all(self._fd, data.data, self._end)
@@ -106,7 +134,7 @@ class Spool:
                 self._end += data.nbytes
                 self.bytes_moved += data.nbytes
         except OSError as e:
-            raise StoreError(f"{self._path}: writing work data of the ingest failed: {e.strerror or e}") from e
+            raise StoreError(f"{self.path}: writing work data of the ingest failed: {e.strerror or e}") from e
 
     def _stored(self, bucket: int) -> Iterator[np.ndarray]:
         for piece in self._pieces.get(bucket, ()):
@@ -117,9 +145,9 @@ class Spool:
         try:
             data = self._files.read_all(self._fd, nbytes, offset)
         except OSError as e:
-            raise StoreError(f"{self._path}: reading work data of the ingest failed: {e.strerror or e}") from e
+            raise StoreError(f"{self.path}: reading work data of the ingest failed: {e.strerror or e}") from e
         if len(data) != nbytes:
-            raise StoreError(f"{self._path}: work data of the ingest ends early: was the file changed?")
+            raise StoreError(f"{self.path}: work data of the ingest ends early: was the file changed?")
         self.bytes_moved += nbytes
         return np.frombuffer(data, self._dtype)
 

@@ -26,7 +26,7 @@ from tidegs.gaussians.open import open_gaussians
 from tidegs.store.block_store import BlockStore
 from tidegs.store.ingest import IngestOptions, ingest_points
 from tidegs.train.log import say
-from tidegs.train.session import ingest_file, ingest_scene, open_scene, record_layout
+from tidegs.train.session import ingest_file, ingest_scene, input_of, open_scene, record_layout
 from tidegs.train.state import MadeAhead, made_ahead
 from tidegs.train.strategies.choose import resolved
 
@@ -72,8 +72,9 @@ def _points(city: City, s: SynthSettings, transform: WorldTransform) -> Iterator
 
 def make_store(root: Path, store: Path, config: TrainConfig, memory: int, init: Path | None, quiet: bool) -> int:
     """Streams the points of a scene, or of a file in its frame (a PLY of points, or Gaussians of any format), into a
-    new block store; `memory` bounds the ingest, in bytes. What an ingest that was killed left there is replaced.
-    Returns the number of Gaussians. Raises TidegsError."""
+    new block store; `memory` bounds the ingest, in bytes. A long ingest that was stopped goes on where
+    input and settings are the same; else what it left there is replaced. Returns the number of Gaussians. Raises
+    TidegsError."""
     scene = open_scene(root, config, quiet)
     if init and not is_point_cloud(init):
         file = open_gaussians(init)
@@ -82,7 +83,8 @@ def make_store(root: Path, store: Path, config: TrainConfig, memory: int, init: 
         return file.count
     points = stream_ply_points(init, scene.transform) if init else scene.require_points()
     settings = resolved(config, points.count)
-    ingest_scene(points, store, settings, quiet, memory, MadeAhead(scene.transform).dump())
+    source = input_of(scene, config, init)
+    ingest_scene(points, store, settings, quiet, memory, MadeAhead(scene.transform).dump(), source)
     with BlockStore.open(store, readonly=True) as made:
         held = int(made.table["count"].sum())
     if held < points.count:

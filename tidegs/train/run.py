@@ -28,7 +28,7 @@ from tidegs.train.poses import check_resumed
 from tidegs.train.profile import Profile
 from tidegs.train.rates import render_settings
 from tidegs.train.result import ResultFolder
-from tidegs.train.session import Session, ingest_file, ingest_scene, open_scene
+from tidegs.train.session import Session, ingest_file, ingest_scene, input_of, open_scene
 from tidegs.train.sparse_depths import SparseDepths
 from tidegs.train.state import steps_done
 from tidegs.train.strategies.choose import check_strategy, resolved
@@ -103,7 +103,7 @@ def _ingest(scene: Scene, store: Path, config: TrainConfig, init: str, quiet: bo
     if not init:
         kind = "random points" if config.init_random else "points"
         say(f"ingesting {scene.require_points().count:,} {kind} into {store}", quiet)
-        ingest_scene(scene.require_points(), store, config, quiet)
+        ingest_scene(scene.require_points(), store, config, quiet, source=input_of(scene, config))
         return
     file = open_gaussians(Path(init))
     say(

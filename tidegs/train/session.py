@@ -5,6 +5,7 @@ Invariant: whatever opens here closes here, in the right order, also after an er
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from tidegs.config import TrainConfig, parse_memory
 from tidegs.data.images import ImageCache, Loaded
 from tidegs.data.load import load_scene
 from tidegs.data.points import RandomPoints
+from tidegs.data.provenance import describe_file, describe_inputs
 from tidegs.data.scene import Camera, PointSource, Scene
 from tidegs.device.base import Device, View
 from tidegs.eval.frames import Rendered, render_views
@@ -70,6 +72,15 @@ def record_layout(config: TrainConfig) -> RecordLayout:
     return RecordLayout(config.block_capacity, config.sh_degree, statistics, store_dtype=config.store_dtype)
 
 
+def input_of(scene: Scene, config: TrainConfig, init: Path | None = None) -> str:
+    """Stands for what an ingest of the scene, or of the file `init`, reads: files as they are now, and the frame."""
+    files = describe_inputs(scene.root)
+    if init:
+        files[str(init.resolve())] = describe_file(init, hashed=False) or {}
+    frame = [*scene.transform.center.tolist(), scene.transform.scale]
+    return json.dumps([files, frame, config.init_random, config.seed, scene.extent])
+
+
 def ingest_scene(
     points: PointSource,
     path: Path,
@@ -77,12 +88,15 @@ def ingest_scene(
     quiet: bool = False,
     memory: int = INGEST_MEMORY,
     meta: bytes = b"",
+    source: str = "",
 ) -> None:
-    """Makes the block store of seed points; `memory` bounds what the ingest holds, in bytes."""
+    """Makes the block store of seed points; `memory` bounds what the ingest holds, in bytes. With `source`
+    (`input_of`), a long one that was stopped goes on."""
     options = IngestOptions(
         memory_budget=memory,
         init_scale=config.first_scale,
         init_opacity=config.first_opacity,
+        source=source,
         progress=not quiet and sys.stderr.isatty(),
     )
     layout = record_layout(config)
@@ -99,8 +113,8 @@ def ingest_file(
     memory: int = INGEST_MEMORY,
     meta: bytes = b"",
 ) -> None:
-    """Makes the block store of a file of Gaussians in the frame of the input scene. Harmonics above the settings'
-    degree are left out, missing ones are zero. Raises FormatError."""
+    """Makes the block store of a file of Gaussians in the frame of the input scene; a long ingest that was
+    stopped goes on. Harmonics above the settings' degree are left out, missing ones are zero. Raises FormatError."""
     layout = record_layout(config)
     finite = Finite(file)
 
@@ -113,7 +127,8 @@ def ingest_file(
             field(out, "scales")[:] += np.float32(np.log(scene.transform.scale))
             yield out
 
-    options = IngestOptions(memory_budget=memory, progress=not quiet and sys.stderr.isatty())
+    source, progress = input_of(scene, config, file.path), not quiet and sys.stderr.isatty()
+    options = IngestOptions(memory_budget=memory, source=source, progress=progress)
     ingest_gaussians(path, rows(), layout, options, meta).close()
     if changed := finite.sentence():
         say(f"warning: {changed}", quiet)
