@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tidegs.cli.main import main
 from tidegs.config import load_config
 from tidegs.data.load import load_scene
 from tidegs.gaussians.ply import write_ply
+from tidegs.store import unfinished
 
 SIZE = ["--block-capacity", "64", "--sh-degree", "1"]
 
@@ -109,3 +111,30 @@ def test_bad_files_are_one_sentence_and_leave_nothing(
         assert make(city, tmp_path / "s", "--init", str(tmp_path / name)) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_interrupted_one_goes_on_unless_its_file_has_changed(
+    city: Path, tmp_path: Path, monkeypatch, changed
+) -> None:
+    monkeypatch.setattr(unfinished, "KEEP_NBYTES", 1 << 15)
+    ply, save, calls, told = tmp_path / "a.ply", unfinished.Unfinished.save, iter(range(99)), []
+    points_ply(city, ply)
+    asked = [city, tmp_path / "s", "--init", str(ply), "--host-memory", "1MiB"]
+
+    def interrupted(self: unfinished.Unfinished, state: dict[str, np.ndarray]) -> None:
+        save(self, state)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished.Unfinished, "save", interrupted)
+        assert make(*asked) == 130
+    if changed:
+        os.utime(ply, (0, 0))
+    load = unfinished.Unfinished.load
+    monkeypatch.setattr(unfinished.Unfinished, "load", lambda self: told.append(load(self)) or told[-1])
+    assert make(*asked) == 0
+    assert (told[0] is None) == changed
+    assert make(city, tmp_path / "whole", *asked[2:]) == 0
+    assert_same(tmp_path / "s", tmp_path / "whole")
