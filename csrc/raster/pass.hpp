@@ -85,7 +85,7 @@ private:
             }
         splats_.extend(splat_count_ + rows, splat_count_);
         std::atomic<uint32_t> next{(uint32_t)splat_count_};
-        Pool::get().run((int)(items_.size() - before), [&](int i, int) {
+        Pool::get().run_together((int)(items_.size() - before), [&](int i, int) {
             ProjectedRows rows;
             Item& item = items_[before + i];
             Projector projector(layout_, blocks, cam_, item);
@@ -205,7 +205,7 @@ private:
 
     void blend(int first, int last, const Image* image) {
         const bool depth = image && image->depth;
-        Pool::get().run(last - first, [&](int i, int) {
+        Pool::get().run_together(last - first, [&](int i, int) {
             thread_local DepthSort order;
             const int tile = first + i, n = (int)(starts_[i + 1] - starts_[i]);
             Visit* visits = &visits_[starts_[i]];
@@ -225,7 +225,7 @@ private:
     void differentiate(int first, int last, const ImageGrad& grad) {
         const auto backward = grad.depth ? cam_.absgrad ? tile_backward<true, true> : tile_backward<true, false>
                               : cam_.absgrad ? tile_backward<false, true> : tile_backward<false, false>;
-        Pool::get().run(last - first, [&](int i, int) {
+        Pool::get().run_together(last - first, [&](int i, int) {
             backward(splats_.data(), &visits_[starts_[i]], place(first + i), cam_.background, states_[first + i], grad,
                      partials_.data(), abs_partials_.data(), live_.data());
         }, "differentiate");
@@ -246,7 +246,7 @@ private:
     void fold_range(bool first) {
         sums_.reserve(std::max<size_t>(splat_count_, 1) * PARTIALS);
         if (cam_.absgrad) abs_sums_.reserve(std::max<size_t>(splat_count_, 1));
-        Pool::get().run((int)items_.size(), [&](int i, int) {
+        Pool::get().run_together((int)items_.size(), [&](int i, int) {
             for (uint32_t s = items_[i].first; s < items_[i].first + items_[i].count; ++s) {
                 float* sum = &sums_[(size_t)s * PARTIALS];
                 if (first) std::fill(sum, sum + PARTIALS, 0.0f);
@@ -279,7 +279,7 @@ private:
     }
     void update(int from, int to, Blocks blocks, const uint8_t* flags, const Adam& adam, const Updates& out) {
         updates_.resize(to - from);
-        Pool::get().run(to - from, [&](int i, int) {
+        Pool::get().run_together(to - from, [&](int i, int) {
             const Item& item = items_[from + i];
             ItemGrad grad;
             gather(item, grad);
