@@ -254,6 +254,7 @@ class Residency:
                 self._mover.submit(part)
             slots = planner.state.slot[ids]
             tasks = self._mover.uploads(slots)
+            counters.peak(planner.arena_used, planner.host_used)  # under the lock: not in the middle of a plan
         if tasks:
             start = counters.now()
             self._mover.wait(tasks)
@@ -263,7 +264,6 @@ class Residency:
         counters.passes += 1
         counters.misses += brought
         counters.hits += len(ids) - brought
-        counters.peak(planner.arena_used, planner.host_used)
         blocks = PassBlocks(slots, self._store.table["count"][ids], due.plan.flags)
         p = Pass(**{name: getattr(due.plan, name) for name in _PLAN_FIELDS}, blocks=blocks)
         self._out, self._handed_out = (p, due), counters.now()
